@@ -1,0 +1,51 @@
+"""slm-export: build a bundle. Parse, call, exit code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from slm_export.catalog import list_entries
+from slm_export.sources import DEFAULT_MODEL
+from slm_runtime.command import run_command
+
+
+@click.command("slm-export")
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder of the new bundle.")
+@click.option("--revision", help="Commit of a hub model; the default model has a pinned one.")
+@click.option("--force", is_flag=True, help="Replace an existing output folder.")
+@click.option("--offline", is_flag=True, help="Use only what is on this machine.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where fetched models are kept.")
+@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
+@click.option("--no-verify", is_flag=True, help="Skip the comparison with PyTorch; the bundle records none.")
+@click.option("--list", "list_models", is_flag=True, help="List the models that need no hub, and stop.")
+@click.version_option(package_name="slm-runtime", prog_name="slm-export")
+def slm_export(model: str, output: Path | None, list_models: bool, **flags: bool) -> int:
+    """Convert MODEL to a bundle for slm-run.
+
+    MODEL is a hub id, a folder in the transformers layout, a .gguf file, or a name that --list shows.
+
+    \b
+    Example:
+      slm-export Qwen/Qwen2.5-0.5B-Instruct --output models/qwen2.5-0.5b-instruct
+    """
+    if list_models:
+        return _print_catalogue()
+    if output is None:
+        raise click.UsageError("missing --output: the folder of the new bundle, for example models/NAME")
+    from slm_export.export_command import ExportRequest, export_bundle
+
+    return export_bundle(ExportRequest(model=model, output=output, **flags))  # type: ignore[arg-type]
+
+
+def _print_catalogue() -> int:
+    for entry in list_entries():
+        click.echo(f"{entry.name}\n    {entry.description}")
+        click.echo(f"    {entry.size_bytes / 1e6:.0f} MB, {entry.licence}; {entry.origin}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run slm-export; returns the exit code."""
+    return run_command(slm_export, argv, env_prefix="SLM_EXPORT")

@@ -1,0 +1,1 @@
+"""Classify tickets with a small language model on onnxruntime; see `Classifier`."""

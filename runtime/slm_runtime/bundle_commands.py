@@ -1,0 +1,72 @@
+"""`slm-run verify` and `slm-run inspect`."""
+
+import click
+
+from slm_runtime.bundle import find_bundle
+from slm_runtime.classifier import Classifier
+from slm_runtime.errors import ParityError
+from slm_runtime.golden import compare, passes, read_golden
+from slm_runtime.integrity import check_files
+from slm_runtime.machine import describe_machine, versions
+from slm_runtime.manifest import Manifest, ParityRecord, read_manifest
+
+
+def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
+    """Hash every file, load the graph, ask the golden tickets; 0 when this machine agrees with the reference.
+
+    Raises:
+        ArtifactError: the bundle is damaged or not for this version.
+        ParityError: an answer differs.
+    """
+    folder = find_bundle(bundle)
+    manifest = read_manifest(folder)
+    check_files(folder, manifest, always_hash=True)
+    click.echo(f"files: {len(manifest.files)} of {len(manifest.files)} digests match")
+    classifier = Classifier.load(folder, provider=provider, threads=threads)
+    machine = describe_machine(classifier.num_threads)
+    click.echo(f"machine: {machine['cpu']}, {machine['threads']} threads, {classifier.decoder.provider}")
+    click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))
+    records = [compare(classifier, golden) for golden in read_golden(folder)]
+    for record in records:
+        click.echo(f"golden: {describe_parity(record)}")
+    if failed := [record for record in records if not passes(record)]:
+        raise ParityError(
+            f"{folder}: {describe_parity(failed[0])}; this machine does not reproduce the reference. "
+            "Try another onnxruntime version, or --provider cpu"
+        )
+    click.echo("verified")
+    return 0
+
+
+def inspect_bundle(bundle: str) -> int:
+    """Print what the manifest says; reads nothing else."""
+    folder = find_bundle(bundle)
+    for name, value in _facts(read_manifest(folder)):
+        click.echo(f"{name + ':':<14}{value}")
+    return 0
+
+
+def describe_parity(record: ParityRecord) -> str:
+    return (
+        f"{record.labels_equal}/{record.num_tickets} labels equal, {record.scoring} scoring, "
+        f"max |log-prob difference| {record.max_logprob_diff:.1e} (tolerance {record.tolerance:.0e})"
+    )
+
+
+def _facts(manifest: Manifest) -> list[tuple[str, str]]:
+    model, graph = manifest.model, manifest.decoder
+    total = sum(record.size_bytes for record in manifest.files.values())
+    head = "tied to the embedding" if manifest.lm_head is None else "its own matrix"
+    return [
+        ("model", model.id),
+        ("revision", model.revision or "none recorded"),
+        ("source", model.source),
+        ("licence", model.licence),
+        ("family", f"{model.family}, {graph.num_layers} layers, hidden size {graph.hidden_size}, head {head}"),
+        ("graph", f"{graph.file}, {graph.precision}, at most {model.max_positions} positions"),
+        ("size", f"{total / 1e6:.0f} MB in {len(manifest.files)} files"),
+        ("digest", manifest.digest),
+        ("onnxruntime", f"{manifest.min_onnxruntime} or newer"),
+        *(("parity", f"{record.workload}: {describe_parity(record)}") for record in manifest.parity),
+        ("made with", ", ".join(f"{name} {version}" for name, version in manifest.tools.items())),
+    ]

@@ -1,0 +1,124 @@
+"""slm-run: use a bundle. Parse, call, exit code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slm_runtime.command import run_command
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_MAX_TOKENS
+
+BUNDLE = click.argument("bundle")
+EXIT_CODES = """\b
+Exit codes: 0 all rows labelled, 1 some rows failed, 2 usage or input file unusable,
+3 parity or verify failed, 4 bundle damaged or provider unavailable, 130 interrupted."""
+
+
+def provider_options(command: Any) -> Any:
+    """--provider and --threads, the same for every command that runs a graph."""
+    threads = click.option("--threads", type=click.IntRange(1), help="Threads of the model; default: all usable CPUs.")
+    provider = click.option(
+        "--provider", type=click.Choice(["cpu", "coreml"]), default="cpu", show_default=True, help="Execution provider."
+    )
+    return provider(threads(command))
+
+
+@click.group("slm-run", epilog=EXIT_CODES)
+@click.version_option(package_name="slm-runtime", prog_name="slm-run")
+def slm_run() -> None:
+    """Label tickets with a small language model, exactly and fast.
+
+    Every flag can also be set in the environment, for example SLM_RUN_CLASSIFY_THREADS=2.
+    """
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+@click.option(
+    "-i", "--input", "input_path", default="-", show_default=True, help="CSV, TSV or JSONL (.gz); - is stdin."
+)
+@click.option("-o", "--output", "output_path", default="-", show_default=True, help="JSONL, CSV or TSV; - is stdout.")
+@click.option("--labels", help='Comma-separated labels; "a, b" in quotes is one label.')
+@click.option("--labels-file", type=click.Path(path_type=Path), help="One label per line, UTF-8.")
+@click.option("--task", "task_path", type=click.Path(path_type=Path), help="Task file (TOML).")
+@click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
+@click.option("--id-column", help="Column or key that holds the id; default: id where there is one.")
+@click.option("--input-format", type=click.Choice(["csv", "tsv", "jsonl"]), help="Default: by the file's ending.")
+@click.option("--encoding", help="Encoding of a CSV or TSV file; default: UTF-8, or UTF-16 with a byte order mark.")
+@click.option("--delimiter", help="Column separator of a CSV file; default: found in the header.")
+@click.option(
+    "--scoring",
+    type=click.Choice(["auto", "first-token", "sequence", "constrained"]),
+    help="How labels are scored; default: the task's rule, else auto.",
+)
+@provider_options
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(1),
+    default=DEFAULT_BATCH_TOKENS,
+    show_default=True,
+    help="Tokens that the model processes at once, padding included.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["packed", "bucketed", "naive", "item"]),
+    default="packed",
+    show_default=True,
+    help="How tickets share rows and batches; labels do not depend on it.",
+)
+@click.option("--no-prefix-cache", is_flag=True, help="Compute the shared prompt prefix anew for every row.")
+@click.option("--no-dedupe", is_flag=True, help="Score equal tickets one by one.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_TOKENS,
+    show_default=True,
+    help="Longest prompt in tokens, instructions included.",
+)
+@click.option(
+    "--truncate",
+    type=click.Choice(["error", "left", "right"]),
+    default="right",
+    show_default=True,
+    help="What happens to the text of a longer prompt: its row fails, or loses its start or its end.",
+)
+@click.option("--threshold", type=click.FloatRange(0, 1), help="Give no label when the score is below this.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many rows.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing output.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no summary.")
+def classify(**flags: Any) -> int:
+    """Give every ticket of a file one label.
+
+    \b
+    Example:
+      slm-run classify models/qwen2.5-0.5b-instruct -i tickets.csv -o labels.jsonl \\
+          --labels billing,technical,account
+    """
+    from slm_runtime.classify_command import ClassifyRequest, classify_file
+
+    return classify_file(ClassifyRequest(**flags))
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+@provider_options
+def verify(bundle: str, provider: str, threads: int | None) -> int:
+    """Check a bundle on this machine: digests, versions, and the reference's answers to golden tickets."""
+    from slm_runtime.bundle_commands import verify_bundle
+
+    return verify_bundle(bundle, provider=provider, threads=threads)
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+def inspect(bundle: str) -> int:
+    """Say what a bundle is: model, source, licence, sizes, parity record."""
+    from slm_runtime.bundle_commands import inspect_bundle
+
+    return inspect_bundle(bundle)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run slm-run; returns the exit code."""
+    return run_command(slm_run, argv, env_prefix="SLM_RUN")

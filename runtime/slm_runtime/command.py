@@ -1,0 +1,43 @@
+"""What the three commands share: errors become one line and an exit code, nothing else does."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from slm_runtime.errors import SlmError
+
+INTERRUPTED = 130
+
+
+def run_command(command: click.Command, argv: Sequence[str] | None, *, env_prefix: str) -> int:
+    """The exit code of `command` on `argv` (None: the process's own arguments).
+
+    A closed pipe on standard output ends quietly with 0: the reader has what it wanted.
+    """
+    try:
+        result = command.main(
+            args=None if argv is None else list(argv),
+            prog_name=command.name,
+            standalone_mode=False,
+            auto_envvar_prefix=env_prefix,
+        )
+    except SlmError as error:
+        return _say(command, str(error), error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f" (see {context.command_path} --help)" if context else ""
+        return _say(command, f"{error.format_message()}{where}", error.exit_code if error.exit_code != 1 else 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _say(command, "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit; it must find a place to do so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _say(command: click.Command, message: str, code: int) -> int:
+    print(f"{command.name}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    return code

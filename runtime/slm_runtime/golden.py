@@ -1,0 +1,73 @@
+"""Golden tickets: what the PyTorch reference answered at export, kept in the bundle to be asked again anywhere."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from slm_runtime.classifier import Classifier
+from slm_runtime.errors import FormatError
+from slm_runtime.manifest import GOLDEN_FILE, ParityRecord
+from slm_runtime.scoring import log_sum_exp
+from slm_runtime.task import Scoring, Task
+
+TOLERANCE_NATS = 1e-3
+
+
+@dataclass(frozen=True)
+class GoldenSet:
+    """One task's tickets and the reference's log-probabilities over the labels, [tickets][labels], in nats."""
+
+    labels: tuple[str, ...]
+    scoring: Scoring
+    texts: tuple[str, ...]
+    logprobs: tuple[tuple[float, ...], ...]
+
+    @property
+    def task(self) -> Task:
+        return Task(labels=self.labels, scoring=self.scoring)
+
+
+def write_golden(folder: Path, sets: Sequence[GoldenSet]) -> None:
+    content = json.dumps([asdict(golden) for golden in sets], indent=1, ensure_ascii=False)
+    (folder / GOLDEN_FILE).write_text(content + "\n", encoding="utf-8")
+
+
+def read_golden(folder: Path) -> list[GoldenSet]:
+    """The golden tickets of a bundle. Raises FormatError when they cannot be read."""
+    path = folder / GOLDEN_FILE
+    try:
+        return [
+            GoldenSet(
+                labels=tuple(data["labels"]),
+                scoring=data["scoring"],
+                texts=tuple(data["texts"]),
+                logprobs=tuple(map(tuple, data["logprobs"])),
+            )
+            for data in json.loads(path.read_text(encoding="utf-8"))
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path}: cannot be read ({error!r}); export the bundle again") from error
+
+
+def compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:
+    """How this machine's answers differ from the reference's, over log-probabilities normalised over the labels."""
+    predictions = classifier.classify(golden.texts, golden.task)
+    expected = np.array(golden.logprobs)
+    expected = expected - log_sum_exp(expected)[:, None]
+    equal, worst = 0, 0.0
+    for prediction, logprobs in zip(predictions, expected, strict=True):
+        if prediction.error is not None:
+            worst = float("inf")
+            continue
+        found = np.log([prediction.scores[label] for label in golden.labels])
+        worst = max(worst, float(np.abs(found - logprobs).max()))
+        equal += prediction.label == golden.labels[int(np.argmax(logprobs))]
+    return ParityRecord("golden", golden.scoring, len(expected), equal, worst, TOLERANCE_NATS)
+
+
+def passes(record: ParityRecord) -> bool:
+    """True when every label agrees and no log-probability is off by more than the tolerance."""
+    return record.labels_equal == record.num_tickets and record.max_logprob_diff <= record.tolerance

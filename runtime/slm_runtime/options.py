@@ -1,0 +1,59 @@
+"""How a run is carried out. Nothing here changes a label, apart from the token limit."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_MAX_TOKENS, DEFAULT_WINDOW
+from slm_runtime.errors import InputError
+from slm_runtime.planning import Strategy
+
+Truncate = Literal["error", "left", "right"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """`max_tokens` limits the whole prompt, `batch_tokens` what one call of the model processes, `window` how many
+    tickets are planned together (and held in memory).
+
+    Raises:
+        InputError: a value that makes no sense.
+    """
+
+    strategy: Strategy = "packed"
+    prefix_cache: bool = True
+    dedupe: bool = True
+    batch_tokens: int = DEFAULT_BATCH_TOKENS
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    truncate: Truncate = "right"
+    window: int = DEFAULT_WINDOW
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "max_tokens", "window"):
+            if (value := getattr(self, name)) < 1:
+                raise InputError(f"{name} is {value}, expected at least 1")
+        for name, kind in (("strategy", Strategy), ("truncate", Truncate)):
+            if (choice := getattr(self, name)) not in get_args(kind):
+                raise InputError(f"{name} {choice!r} is unknown, expected one of {', '.join(get_args(kind))}")
+
+
+@dataclass
+class RunCounts:
+    """What a run did; counts grow while it runs. Tokens are those the model processed, prefix included once."""
+
+    rows: int = 0
+    errors: int = 0
+    truncated: int = 0
+    duplicates: int = 0
+    prompt_tokens: int = 0
+    real_tokens: int = 0
+    processed_tokens: int = 0
+    batches: int = 0
+    model_s: float = 0.0
+    labels: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def padding_share(self) -> float:
+        """Padding tokens as a share of the processed ones."""
+        if not self.processed_tokens:
+            return 0.0
+        return 1 - self.real_tokens / self.processed_tokens

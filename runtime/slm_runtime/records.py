@@ -1,0 +1,61 @@
+"""What goes in and what comes out: `Ticket` and `Prediction`, the two ends of the pipeline."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TicketId = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One input row.
+
+    `row` counts input rows from 0. `text` is None exactly when `error` says why the row cannot be classified.
+    `fields` holds the input's columns as written, for outputs that repeat them (CSV); empty for other inputs.
+    """
+
+    row: int
+    id: TicketId
+    text: str | None
+    error: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The label of one input row, or the reason why it has none.
+
+    `score` is the softmax over the labels, `margin` the distance between the two best labels in nats (None with
+    one label), `label_mass` the share of the model's whole distribution that the labels hold (None where the
+    scoring rule does not compute it).
+    """
+
+    row: int
+    id: TicketId
+    label: str | None = None
+    score: float | None = None
+    margin: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    label_mass: float | None = None
+    num_tokens: int = 0
+    truncated: bool = False
+    rechecked: bool = False
+    error: str | None = None
+
+    def to_json(self) -> str:
+        """One JSON object on one line: the output record of the command line."""
+        record = {
+            "id": self.id,
+            "row": self.row,
+            "label": self.label,
+            "score": self.score,
+            "margin": self.margin,
+            "scores": dict(self.scores),
+            "label_mass": self.label_mass,
+            "num_tokens": self.num_tokens,
+            "truncated": self.truncated,
+            "rechecked": self.rechecked,
+            "error": self.error,
+        }
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,171 @@
+"""The only importer of onnxruntime: open graphs, run batches. Axis letters as in `manifest`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from slm_runtime.errors import ArtifactError, GraphMismatchError, ProviderError
+from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec
+from slm_runtime.matrix import Matrix
+from slm_runtime.planning import Batch
+
+Float32 = NDArray[np.float32]
+# Added to the attention scores of what a token must not see. Far below any score, far above the float32 minimum.
+MASKED = np.float32(-1e9)
+NORMALIZER_CHUNK_ROWS = 8192
+PROVIDERS = {"cpu": "CPUExecutionProvider", "coreml": "CoreMLExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values of the tokens before a batch: per layer and kind one [1, Hkv, P, Dh], never written to."""
+
+    arrays: tuple[Float32, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """P"""
+        return self.arrays[0].shape[2]
+
+
+def empty_past(spec: GraphSpec) -> Past:
+    """A past of no tokens."""
+    return Past(tuple(np.zeros((1, spec.num_kv_heads, 0, spec.head_dim), np.float32) for _ in spec.past_names()))
+
+
+class DecoderSession:
+    """The decoder graph of a bundle, ready to run.
+
+    Raises:
+        ProviderError: the provider is not in this onnxruntime.
+        ArtifactError: this onnxruntime is too old for the bundle, or cannot open the graph.
+        GraphMismatchError: the graph's inputs and outputs are not those of the manifest.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, *, provider: str, num_threads: int) -> None:
+        _check_version(folder, manifest.min_onnxruntime)
+        self.spec = manifest.decoder
+        self.provider = _check_provider(provider)
+        self._session = _open(folder / self.spec.file, num_threads, self.provider)
+        _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
+        self._embeddings = Matrix(folder, manifest.embeddings)
+
+    def last_hidden(self, batch: Batch, past: Past) -> Float32:
+        """Hidden states of the batch's scored positions, [N, D], in the order of `Batch.score_index`."""
+        return self._session.run([self.spec.last_hidden], self._feeds(batch, past))[0]
+
+    def present(self, batch: Batch, past: Past) -> Past:
+        """`past` followed by the keys and values of a batch of one row that is a chain."""
+        assert len(batch.rows) == 1
+        new = self._session.run(self.spec.present_names(), self._feeds(batch, past))
+        joined = [np.concatenate(pair, axis=2) for pair in zip(past.arrays, new, strict=True)]
+        for array in joined:
+            array.setflags(write=False)
+        return Past(tuple(joined))
+
+    def _feeds(self, batch: Batch, past: Past) -> dict[str, NDArray[Any]]:
+        shape = (len(batch.rows), batch.length)
+        token_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for i, row in enumerate(batch.rows):
+            token_ids[i, : len(row)] = row.token_ids
+            positions[i, : len(row)] = row.depths + past.num_tokens
+        spec = self.spec
+        own: dict[str, NDArray[Any]] = {
+            spec.inputs_embeds: self._embeddings.rows(token_ids),
+            spec.position_ids: positions,
+            spec.attention_bias: attention_bias(batch, past.num_tokens),
+            spec.score_index: batch.score_index(),
+        }
+        return own | dict(zip(spec.past_names(), past.arrays, strict=True))
+
+
+def attention_bias(batch: Batch, past_len: int) -> Float32:
+    """[B, 1, S, P + S]: 0 where a token sees another one, `MASKED` elsewhere.
+
+    Every token sees the whole past and its ancestors in the row's tree. A padding token sees the past and itself.
+    """
+    size = batch.length
+    ends = np.repeat(np.arange(1, size + 1)[None], len(batch.rows), axis=0)
+    for i, row in enumerate(batch.rows):
+        ends[i, : len(row)] = row.ends
+    index = np.arange(size)
+    sees = (index[None, None, :] <= index[None, :, None]) & (index[None, :, None] < ends[:, None, :])
+    bias = np.zeros((len(batch.rows), 1, size, past_len + size), np.float32)
+    bias[:, 0, :, past_len:][~sees] = MASKED
+    return bias
+
+
+class Normalizer:
+    """The full-vocabulary log-normaliser: many hidden states against the memory-mapped head, chunk by chunk."""
+
+    def __init__(self, folder: Path, spec: NormalizerSpec, head: Matrix, *, num_threads: int) -> None:
+        self._spec = spec
+        self._head = head
+        self._session = _open(folder / spec.file, num_threads, PROVIDERS["cpu"])
+        _check_names(folder / spec.file, self._session, [spec.hidden, spec.head_rows], [spec.log_norm])
+
+    def log_norm(self, hidden: Float32) -> NDArray[np.float64]:
+        """log(sum(exp(logits))) over the vocabulary, [N], for hidden states [N, D]."""
+        total = np.full(len(hidden), -np.inf)
+        for rows in self._head.chunks(NORMALIZER_CHUNK_ROWS):
+            feeds = {self._spec.hidden: hidden, self._spec.head_rows: rows}
+            part = self._session.run([self._spec.log_norm], feeds)[0]
+            total = np.logaddexp(total, part.astype(np.float64))
+        return total
+
+
+def _open(path: Path, num_threads: int, provider: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # patterns are kept per shape, and there are thousands of shapes
+    options.log_severity_level = 3  # stderr is for people: errors are raised, warnings are about the machine
+    try:
+        return ort.InferenceSession(str(path.absolute()), options, providers=[provider])
+    except Exception as error:  # onnxruntime raises a dozen unrelated classes
+        reason = " ".join(str(error).split())
+        raise ArtifactError(
+            f"{path}: onnxruntime {ort.__version__} cannot open it ({reason[:300]}); "
+            "upgrade onnxruntime or export the bundle again"
+        ) from error
+
+
+def _check_names(path: Path, session: ort.InferenceSession, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    found: Mapping[str, list[str]] = {
+        "inputs": [value.name for value in session.get_inputs()],
+        "outputs": [value.name for value in session.get_outputs()],
+    }
+    for kind, expected in (("inputs", inputs), ("outputs", outputs)):
+        if odd := sorted(set(found[kind]) ^ set(expected)):
+            raise GraphMismatchError(
+                f"{path}: its {kind} are not those of the manifest (differs in {', '.join(odd[:4])}); "
+                "export the bundle again"
+            )
+
+
+def _check_provider(name: str) -> str:
+    wanted, available = PROVIDERS[name], ort.get_available_providers()
+    if wanted not in available:
+        raise ProviderError(
+            f"provider {name} is not in this onnxruntime {ort.__version__} (available: {', '.join(available)}); "
+            "use --provider cpu, or install an onnxruntime that has it"
+        )
+    if name == "coreml":
+        raise ProviderError("this bundle holds no CoreML graph, only the CPU decoder; use --provider cpu")
+    return wanted
+
+
+def _check_version(folder: Path, minimum: str) -> None:
+    if _version(ort.__version__) < _version(minimum):
+        raise ArtifactError(
+            f"{folder}: needs onnxruntime {minimum} or newer, this is {ort.__version__}; pip install -U onnxruntime"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
