@@ -75,7 +75,7 @@ class ChatTemplate:
                 return _join_bounded(chunks)
         except _Timeout:
             raise FormatError(f"chat template: rendering took longer than {TIME_LIMIT_S:g} s and was stopped") from None
-        except (TemplateError, SecurityError, TypeError, ValueError, OverflowError) as error:
+        except Exception as error:
             raise FormatError(f"chat template: cannot render these messages ({error})") from error
 
 
