@@ -65,7 +65,7 @@ class Reference:
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
             # sdpa is what transformers chooses by itself: the timings are those that its users see.
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=torch.float32,
                 attn_implementation="sdpa",
@@ -75,6 +75,7 @@ class Reference:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise SourceError(f"{folder}: transformers cannot load it ({reason})") from error
+        model, report = loaded
         # transformers fills such weights with random numbers and goes on.
         if missing := sorted(report["missing_keys"]):
             raise SourceError(f"{folder}: weight {missing[0]} is missing; fetch the checkpoint again")
