@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slm_export.parity_run import MAX_WHOLE_PASSES, WARM_UP_TICKETS, ReferenceRun, StrategyRun
+from slm_export.stopwatch import Timing
 from slm_runtime.errors import OutputError
 from slm_runtime.golden import TOLERANCE_NATS
 from slm_runtime.machine import describe_machine, versions
@@ -17,6 +18,8 @@ from slm_runtime.planning import Strategy
 from slm_runtime.task import Task
 from slm_runtime.workloads import Workload
 
+# Measured for PyTorch on two threads: 0.95 alone, 0.5 beside one busy process.
+DISTURBED_CPU_SHARE = 0.75
 _COLUMNS = ("", "items/s", "x item", "x bucketed", "labels equal", "max |dlogprob|", "padding")
 
 
@@ -43,15 +46,18 @@ def build_report(
         "task": {"digest": task.digest, "num_labels": len(task.labels)},
         "bundle": {"id": manifest.model.id, "digest": manifest.digest},
         "reference": {
-            "item": {"items_per_s": num_tickets / reference.item_s, "reuses_prompt": reference.reuses_prompt},
+            "item": {
+                **_speed(reference.item_time, num_tickets, num_threads),
+                "reuses_prompt": reference.reuses_prompt,
+            },
             "bucketed": {
-                "items_per_s": num_tickets / reference.bucketed_s,
+                **_speed(reference.bucketed_time, num_tickets, num_threads),
                 "labels_equal": reference.bucketed_labels_equal,
                 "of": num_tickets,
                 "padding_share": reference.bucketed.padding_share,
             },
         },
-        "runtime": {strategy: _strategy(run, reference, num_tickets) for strategy, run in runs.items()},
+        "runtime": {strategy: _strategy(run, reference, num_threads) for strategy, run in runs.items()},
         "tolerance": TOLERANCE_NATS,
         "timing": f"tokenisation included; loading and a warm-up of {WARM_UP_TICKETS} tickets excluded",
         "machine": describe_machine(num_threads),
@@ -59,12 +65,16 @@ def build_report(
     }
 
 
-def _strategy(run: StrategyRun, reference: ReferenceRun, num_tickets: int) -> dict[str, Any]:
+def _speed(timing: Timing, num_tickets: int, num_threads: int) -> dict[str, float]:
+    return {"items_per_s": num_tickets / timing.wall_s, "cpu_share": timing.cpu_share(num_threads)}
+
+
+def _strategy(run: StrategyRun, reference: ReferenceRun, num_threads: int) -> dict[str, Any]:
     agreement = run.agreement
     return {
-        "items_per_s": num_tickets / run.run_s,
-        "ratio_to_item": reference.item_s / run.run_s,
-        "ratio_to_bucketed": reference.bucketed_s / run.run_s,
+        **_speed(run.run_time, agreement.of, num_threads),
+        "ratio_to_item": reference.item_time.wall_s / run.run_time.wall_s,
+        "ratio_to_bucketed": reference.bucketed_time.wall_s / run.run_time.wall_s,
         "labels_equal": agreement.labels_equal,
         "of": agreement.of,
         "max_logprob_diff": agreement.max_logprob_diff,
@@ -128,6 +138,13 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
             f"More than {MAX_WHOLE_PASSES} passes per ticket: the reference ran each prompt once and continued a copy "
             "of its cache per label."
         )
+    measured = {f"reference, {name}": found for name, found in report["reference"].items()} | report["runtime"]
+    for name, found in measured.items():
+        if found["cpu_share"] < DISTURBED_CPU_SHARE:
+            notes.append(
+                f"WARNING {name}: got {found['cpu_share']:.0%} of its threads' processor time, so other processes "
+                "disturbed it or it could not use its threads. Do not trust the ratios; measure again on an idle machine."
+            )
     for name, found in report["runtime"].items():
         worst = found["worst_ticket"]
         if worst and found["labels_equal"] < found["of"]:

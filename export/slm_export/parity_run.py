@@ -1,7 +1,6 @@
 """The measurement behind slm-parity: reference and runtime one after the other, in one process."""
 
 import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from slm_export.parity import Agreement, compare
 from slm_export.reference import BucketedScores, Reference, ReferenceScores
 from slm_export.reference_rules import Question
+from slm_export.stopwatch import Stopwatch, Timing
 from slm_runtime.bundle import Bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.defaults import DEFAULT_MAX_TOKENS
@@ -38,9 +38,9 @@ class ReferenceRun:
     max_tokens: int
     reuses_prompt: bool
     scores: list[ReferenceScores]
-    item_s: float
+    item_time: Timing
     bucketed: BucketedScores
-    bucketed_s: float
+    bucketed_time: Timing
 
     @property
     def bucketed_labels_equal(self) -> int:
@@ -54,7 +54,7 @@ class StrategyRun:
     """What the runtime said by one strategy, and how fast."""
 
     agreement: Agreement
-    run_s: float
+    run_time: Timing
     padding_share: float
 
 
@@ -81,16 +81,16 @@ def run_reference(
     reuse = len(question.tails) > MAX_WHOLE_PASSES
     list(reference.scores(used[:WARM_UP_TICKETS], task, reuse_prompt=reuse))
     with stage("reference, item by item", len(used)) as progress:
-        started = time.perf_counter()
+        watch = Stopwatch()
         scores = list(_counted(reference.scores(used, task, reuse_prompt=reuse), progress))
-        item_s = time.perf_counter() - started
+        item_time = watch.read()
     with stage("reference, bucketed", len(used)) as progress:
-        started = time.perf_counter()
+        watch = Stopwatch()
         bucketed = reference.bucketed(used, task, reuse_prompt=reuse, progress=progress)
-        bucketed_s = time.perf_counter() - started
+        bucketed_time = watch.read()
     del reference
     gc.collect()
-    return ReferenceRun(question.rule, kept, max_tokens, reuse, scores, item_s, bucketed, bucketed_s)
+    return ReferenceRun(question.rule, kept, max_tokens, reuse, scores, item_time, bucketed, bucketed_time)
 
 
 def _token_limit(question: Question, max_positions: int) -> int:
@@ -124,9 +124,9 @@ def run_strategies(
         options = RunOptions(strategy=strategy, max_tokens=reference.max_tokens, truncate="error")
         list(classifier.prepare(task, options).run(tickets[:WARM_UP_TICKETS]))
         with stage(f"runtime, {strategy}", len(tickets)) as progress:
-            started = time.perf_counter()
+            watch = Stopwatch()
             runner = classifier.prepare(task, options)
             predictions = list(runner.run(tickets, progress))
-            run_s = time.perf_counter() - started
-        runs[strategy] = StrategyRun(compare(reference.scores, predictions), run_s, runner.counts.padding_share)
+            run_time = watch.read()
+        runs[strategy] = StrategyRun(compare(reference.scores, predictions), run_time, runner.counts.padding_share)
     return runs

@@ -40,7 +40,9 @@ class PlainTokenizer:
         kept = [token for token in added if _is_plain_whitespace(token)]
         self._flags = {token["content"]: token for token in added if not _is_plain_whitespace(token)}
         self.control_ids = {content: int(token["id"]) for content, token in self._flags.items()}
-        self._forbidden = frozenset(self.control_ids.values())
+        # The unknown token is what the model makes of characters it does not know: text may give it.
+        unknown = _unknown_token(data["model"])
+        self._forbidden = frozenset(i for content, i in self.control_ids.items() if content != unknown)
         data |= {"added_tokens": kept, "truncation": None, "padding": None, "post_processor": None}
         try:
             self._tokenizer = Tokenizer.from_str(json.dumps(data))
@@ -113,6 +115,12 @@ class PlainTokenizer:
 def _is_plain_whitespace(token: dict[str, Any]) -> bool:
     """Some tokenizers store runs of blanks as added tokens; those are ordinary text, not control."""
     return not token.get("special") and not token["content"].strip()
+
+
+def _unknown_token(model: dict[str, Any]) -> str | None:
+    if (index := model.get("unk_id")) is not None:
+        return str(model["vocab"][index][0])
+    return model.get("unk_token")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
