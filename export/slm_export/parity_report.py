@@ -138,12 +138,12 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
             f"More than {MAX_WHOLE_PASSES} passes per ticket: the reference ran each prompt once and continued a copy "
             "of its cache per label."
         )
-    measured = {f"reference, {name}": found for name, found in report["reference"].items()} | report["runtime"]
+    measured = {f"{side}, {name}": found for side in ("reference", "runtime") for name, found in report[side].items()}
     for name, found in measured.items():
         if found["cpu_share"] < DISTURBED_CPU_SHARE:
             notes.append(
                 f"WARNING {name}: got {found['cpu_share']:.0%} of its threads' processor time, so other processes "
-                "disturbed it or it could not use its threads. Do not trust the ratios; measure again on an idle machine."
+                "disturbed it or it could not use its threads. Measure again on an idle machine."
             )
     for name, found in report["runtime"].items():
         worst = found["worst_ticket"]

@@ -12,7 +12,6 @@ from slm_export.reference_rules import Question
 from slm_export.stopwatch import Stopwatch, Timing
 from slm_runtime.bundle import Bundle
 from slm_runtime.classifier import Classifier
-from slm_runtime.defaults import DEFAULT_MAX_TOKENS
 from slm_runtime.errors import InputError
 from slm_runtime.options import RunOptions
 from slm_runtime.planning import Strategy
@@ -22,6 +21,8 @@ from slm_runtime.task import Task
 # With more passes per ticket than this the reference runs a prompt once and continues it label by label.
 MAX_WHOLE_PASSES = 8
 WARM_UP_TICKETS = 2
+# Longer prompts are left out: attention over all of their logits would take the reference minutes each.
+LONGEST_PROMPT_TOKENS = 4096
 Stage = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -95,7 +96,7 @@ def run_reference(
 
 def _token_limit(question: Question, max_positions: int) -> int:
     longest_label = max(len(question.prompts.label_ids(label)) for label in question.labels)
-    return min(DEFAULT_MAX_TOKENS, max_positions - longest_label)
+    return min(LONGEST_PROMPT_TOKENS, max_positions - longest_label)
 
 
 def _counted(answers: Iterator[ReferenceScores], progress: Callable[[int], None]) -> Iterator[ReferenceScores]:

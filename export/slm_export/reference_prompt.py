@@ -67,7 +67,8 @@ class ReferencePrompts:
         self._control_ids = {token.content: token_id for token_id, token in added.items()}
         longest_first = sorted(self._controls, key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        probe = self._render(_PROBE)
+        edge, disguise = next(iter(self._controls), ""), _Disguise()
+        probe = _Rendered(edge + _PROBE + edge, edge + disguise.hide(_PROBE) + edge, disguise)
         if self._encode_in_pieces(probe) != self._encode_whole(probe):
             raise SourceError(
                 f"{tokenizer.name_or_path}: the reference cannot encode text without this tokenizer's added tokens; "

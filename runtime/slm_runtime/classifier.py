@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 
 from slm_runtime.bundle import Bundle, open_bundle
+from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
 from slm_runtime.labels import Rule, build_label_tree, choose_rule
 from slm_runtime.matrix import Matrix
@@ -94,13 +95,24 @@ class TaskRunner:
         self.rule: Rule = choose_rule(task.scoring, self.label_tokens, task.labels)
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
         self._step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
-        self._limit = LengthLimit(options.max_tokens, options.truncate)
-        longest_label = max(map(len, self.label_tokens))
-        if options.max_tokens + longest_label > (maximum := bundle.manifest.model.max_positions):
+        self._limit = self._length_limit(bundle.manifest.model.max_positions)
+
+    def _length_limit(self, max_positions: int) -> LengthLimit:
+        """The token limit of this run: what was asked for, or room for a long ticket after the instructions."""
+        available = max_positions - max(map(len, self.label_tokens))
+        frame, wanted = self.encoder.num_frame_tokens, self.options.max_tokens
+        if wanted is not None and wanted > available:
             raise InputError(
-                f"a limit of {options.max_tokens} tokens plus labels of {longest_label} exceeds the model's {maximum} "
-                "positions; lower --max-tokens"
+                f"a limit of {wanted} tokens and the labels exceed the model's {max_positions} positions; "
+                f"lower --max-tokens to at most {available}"
             )
+        limit = min(frame + DEFAULT_TICKET_TOKENS, available) if wanted is None else wanted
+        if frame >= limit:
+            raise InputError(
+                f"the prompt has {frame} tokens without any ticket, the limit is {limit}; "
+                "raise --max-tokens, or shorten the instructions"
+            )
+        return LengthLimit(limit, self.options.truncate)
 
     def run(self, tickets: Iterable[Ticket], progress: Progress = lambda _: None) -> Iterator[Prediction]:
         """One prediction per ticket, in order; windows of `options.window` tickets are worked on together.

@@ -50,7 +50,7 @@ class ClassifyRequest:
     strategy: Strategy
     no_prefix_cache: bool
     no_dedupe: bool
-    max_tokens: int
+    max_tokens: int | None
     truncate: Truncate
     threshold: float | None
     limit: int | None

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from slm_runtime.command import run_command
-from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_MAX_TOKENS
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
 
 BUNDLE = click.argument("bundle")
 EXIT_CODES = """\b
@@ -72,9 +72,7 @@ def slm_run() -> None:
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    default=DEFAULT_MAX_TOKENS,
-    show_default=True,
-    help="Longest prompt in tokens, instructions included.",
+    help=f"Longest prompt in tokens; default: its instructions and {DEFAULT_TICKET_TOKENS} more.",
 )
 @click.option(
     "--truncate",

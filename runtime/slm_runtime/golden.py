@@ -62,7 +62,8 @@ def compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:
         if prediction.error is not None:
             worst = float("inf")
             continue
-        found = np.log([prediction.scores[label] for label in golden.labels])
+        scores = np.array([prediction.scores[label] for label in golden.labels])
+        found = np.log(np.maximum(scores, np.finfo(np.float64).tiny))
         worst = max(worst, float(np.abs(found - logprobs).max()))
         equal += prediction.label == golden.labels[int(np.argmax(logprobs))]
     return ParityRecord("golden", golden.scoring, len(expected), equal, worst, TOLERANCE_NATS)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_MAX_TOKENS, DEFAULT_WINDOW
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_WINDOW
 from slm_runtime.errors import InputError
 from slm_runtime.planning import Strategy
 
@@ -12,8 +12,8 @@ Truncate = Literal["error", "left", "right"]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """`max_tokens` limits the whole prompt, `batch_tokens` what one call of the model processes, `window` how many
-    tickets are planned together (and held in memory).
+    """`max_tokens` limits the whole prompt (None: its instructions and `DEFAULT_TICKET_TOKENS` more), `batch_tokens`
+    what one call of the model processes, `window` how many tickets are planned together (and held in memory).
 
     Raises:
         InputError: a value that makes no sense.
@@ -23,13 +23,13 @@ class RunOptions:
     prefix_cache: bool = True
     dedupe: bool = True
     batch_tokens: int = DEFAULT_BATCH_TOKENS
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    max_tokens: int | None = None
     truncate: Truncate = "right"
     window: int = DEFAULT_WINDOW
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "max_tokens", "window"):
-            if (value := getattr(self, name)) < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"{name} is {value}, expected at least 1")
         for name, kind in (("strategy", Strategy), ("truncate", Truncate)):
             if (choice := getattr(self, name)) not in get_args(kind):

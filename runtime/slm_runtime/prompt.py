@@ -58,6 +58,11 @@ class PromptEncoder:
         self._suffix_ids = self._encode_pieces(after)
         self.end_of_turn_id = tokenizer.control_ids[prompt.end_of_turn]
 
+    @property
+    def num_frame_tokens(self) -> int:
+        """Tokens of a prompt whose ticket is empty."""
+        return len(self.prefix_ids) + len(self._tokenizer.encode(self._stretch(""))) + len(self._suffix_ids)
+
     def encode_many(
         self, rows: Sequence[int], texts: Sequence[str], limit: LengthLimit
     ) -> list[EncodedTicket | RecordError]:

@@ -1,0 +1,64 @@
+"""Commands run in this process, on a bundle of a tiny random model."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tiny_models import make_checkpoint
+
+from slm_export.cli import main as slm_export
+from slm_runtime.cli import main as slm_run
+
+
+@dataclass
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Stamps of throw-away bundles do not belong into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny", "qwen2", tied=True)
+
+
+@pytest.fixture(scope="session")
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by all tests: copy before you damage it."""
+    folder = tmp_path_factory.mktemp("bundles") / "tiny"
+    assert slm_export([str(checkpoint), "--output", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def own_bundle(bundle: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    def call(*argv: str | Path, main: Callable[[Sequence[str]], int] = slm_run) -> Outcome:
+        capfd.readouterr()
+        code = main([str(argument) for argument in argv])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return call
