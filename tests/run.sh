@@ -11,4 +11,5 @@ export TOKENIZERS_PARALLELISM=false
 ruff format --check --quiet .
 ruff check --quiet .
 mypy
+python tests/readme_help.py --check
 python -m pytest "$@"

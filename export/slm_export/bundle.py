@@ -90,8 +90,9 @@ def staged_folder(target: Path, *, force: bool) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    folder.chmod(0o755)
+    """Readable by everyone, as files that a user makes are, and on disk before the folder gets its name."""
     for path in (*folder.iterdir(), folder):
+        path.chmod(0o755 if path.is_dir() else 0o644)
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,9 +20,9 @@ from slm_runtime.command import run_command
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where fetched models are kept.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with PyTorch; the bundle records none.")
-@click.option("--list", "list_models", is_flag=True, help="List the models that need no hub, and stop.")
+@click.option("--list", is_flag=True, help="List the models that need no hub, and stop.")
 @click.version_option(package_name="slm-runtime", prog_name="slm-export")
-def slm_export(model: str, output: Path | None, list_models: bool, **flags: bool) -> int:
+def slm_export(model: str, output: Path | None, **flags: Any) -> int:
     """Convert MODEL to a bundle for slm-run.
 
     MODEL is a hub id, a folder in the transformers layout, a .gguf file, or a name that --list shows.
@@ -30,13 +31,13 @@ def slm_export(model: str, output: Path | None, list_models: bool, **flags: bool
     Example:
       slm-export Qwen/Qwen2.5-0.5B-Instruct --output models/qwen2.5-0.5b-instruct
     """
-    if list_models:
+    if flags.pop("list"):
         return _print_catalogue()
     if output is None:
         raise click.UsageError("missing --output: the folder of the new bundle, for example models/NAME")
     from slm_export.export_command import ExportRequest, export_bundle
 
-    return export_bundle(ExportRequest(model=model, output=output, **flags))  # type: ignore[arg-type]
+    return export_bundle(ExportRequest(model=model, output=output, **flags))
 
 
 def _print_catalogue() -> int:

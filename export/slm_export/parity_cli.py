@@ -42,7 +42,7 @@ def _split_strategies(context: click.Context, parameter: click.Parameter, value:
     help=f"Some of {','.join(STRATEGIES)}.",
 )
 @click.option("--threads", type=click.IntRange(1), help="Threads of both sides; default: all usable CPUs.")
-@click.option("--json", "json_path", help="Write the result as JSON; - is stdout, instead of the table.")
+@click.option("--json", help="Write the result as JSON; - is stdout, instead of the table.")
 @click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
 @click.version_option(package_name="slm-runtime", prog_name="slm-parity")
 def slm_parity(**flags: Any) -> int:

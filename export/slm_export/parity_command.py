@@ -36,7 +36,7 @@ class ParityRequest:
     limit: int | None
     strategies: tuple[Strategy, ...]
     threads: int | None
-    json_path: str | None
+    json: str | None
     text_column: str
 
     def task(self) -> Task:
@@ -65,7 +65,7 @@ def compare_bundle(request: ParityRequest) -> int:
     from slm_export.parity_run import run_reference, run_strategies
 
     task = request.task()
-    json_file = _json_file(request.json_path)
+    json_file = _json_file(request.json)
     workload = load_workload(request.workload, limit=request.limit, text_column=request.text_column)
     if workload.num_skipped:
         _say(f"{workload.name}: {workload.num_skipped} rows without a usable text are left out")
@@ -81,7 +81,7 @@ def compare_bundle(request: ParityRequest) -> int:
     report = build_report(bundle.manifest, workload, task, reference, runs, num_threads=threads)
     if json_file:
         write_json(report, json_file)
-    click.echo(to_json(report) if request.json_path == "-" else to_table(report), nl=False)
+    click.echo(to_json(report) if request.json == "-" else to_table(report), nl=False)
     if failed := [strategy for strategy, run in runs.items() if not run.agreement.passed]:
         raise ParityError(
             f"{request.bundle}: differs from the reference by strategy {', '.join(failed)}; "

@@ -33,11 +33,11 @@ class ClassifyRequest:
     """The flags of `slm-run classify`, as click delivers them."""
 
     bundle: str
-    input_path: str
-    output_path: str
+    input: str
+    output: str
     labels: str | None
     labels_file: Path | None
-    task_path: Path | None
+    task: Path | None
     text_column: str
     id_column: str | None
     input_format: str | None
@@ -57,13 +57,13 @@ class ClassifyRequest:
     overwrite: bool
     quiet: bool
 
-    def task(self) -> Task:
+    def read_task(self) -> Task:
         """The task of --task, or of the labels with the default prompt; flags win over the file."""
-        sources = [s for s in (self.labels, self.labels_file, self.task_path) if s is not None]
+        sources = [s for s in (self.labels, self.labels_file, self.task) if s is not None]
         if len(sources) != 1:
             raise click.UsageError("give exactly one of --labels, --labels-file and --task")
-        if self.task_path:
-            task = read_task(self.task_path)
+        if self.task:
+            task = read_task(self.task)
         else:
             labels = parse_labels(self.labels) if self.labels is not None else read_labels(sources[0])
             task = Task(labels=tuple(labels))
@@ -84,19 +84,19 @@ class ClassifyRequest:
 def classify_file(request: ClassifyRequest) -> int:
     """Label every row of the input; the exit code says whether all of them got a label."""
     started = time.perf_counter()
-    task, options = request.task(), request.options()
+    task, options = request.read_task(), request.options()
     say = _silent if request.quiet else _on_stderr
     for twins in case_twins(task.labels):
         say(f"warning: labels {' and '.join(map(repr, twins))} differ in case only and share the vote")
     reader = open_tickets(
-        request.input_path,
+        request.input,
         text_column=request.text_column,
         id_column=request.id_column,
         encoding=request.encoding,
         delimiter=request.delimiter,
         format=request.input_format,
     )
-    with reader, open_output(request.output_path, columns=reader.columns, overwrite=request.overwrite) as writer:
+    with reader, open_output(request.output, columns=reader.columns, overwrite=request.overwrite) as writer:
         classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
         runner = classifier.prepare(task, options)
         loaded = time.perf_counter()
@@ -133,7 +133,7 @@ def _write_sidecar(
     request: ClassifyRequest, classifier: Classifier, runner: TaskRunner, timings: dict[str, float]
 ) -> None:
     """`OUTPUT.run.json`, beside an output that is a regular file."""
-    output = Path(request.output_path)
+    output = Path(request.output)
     if not output.is_file():
         return
     flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(request).items()}

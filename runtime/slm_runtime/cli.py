@@ -35,13 +35,11 @@ def slm_run() -> None:
 
 @slm_run.command(epilog=EXIT_CODES)
 @BUNDLE
-@click.option(
-    "-i", "--input", "input_path", default="-", show_default=True, help="CSV, TSV or JSONL (.gz); - is stdin."
-)
-@click.option("-o", "--output", "output_path", default="-", show_default=True, help="JSONL, CSV or TSV; - is stdout.")
+@click.option("-i", "--input", default="-", show_default=True, help="CSV, TSV or JSONL (.gz); - is stdin.")
+@click.option("-o", "--output", default="-", show_default=True, help="JSONL, CSV or TSV; - is stdout.")
 @click.option("--labels", help='Comma-separated labels; "a, b" in quotes is one label.')
 @click.option("--labels-file", type=click.Path(path_type=Path), help="One label per line, UTF-8.")
-@click.option("--task", "task_path", type=click.Path(path_type=Path), help="Task file (TOML).")
+@click.option("--task", type=click.Path(path_type=Path), help="Task file (TOML).")
 @click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
 @click.option("--id-column", help="Column or key that holds the id; default: id where there is one.")
 @click.option("--input-format", type=click.Choice(["csv", "tsv", "jsonl"]), help="Default: by the file's ending.")

@@ -68,11 +68,11 @@ class Task:
 
     @property
     def system_prompt(self) -> str:
-        """The system message; empty when there is none."""
-        if self.system is not None:
-            return self.system
+        """The system message, label descriptions last; empty when there is none."""
+        if self.system == "":
+            return ""
         lines = [f"{name}: {text}" for name, text in zip(self.labels, self.descriptions, strict=False) if text]
-        return "\n".join([default_system(self.labels), *lines])
+        return "\n".join([self.system or default_system(self.labels), *lines])
 
     @property
     def digest(self) -> str:

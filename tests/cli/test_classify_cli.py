@@ -113,6 +113,18 @@ def test_c04_scores_do_not_depend_on_how_the_work_is_done(
         )
 
 
+def test_c03_a_ticket_scores_the_same_alone_and_beside_odd_neighbours(run, bundle: Path, tmp_path: Path) -> None:
+    ticket, odd = "the app crashes when I press save", "§$%&/()=?`*'_:;><|" * 17
+    mates = [f"neighbour number {i} " * i for i in range(1, 15)]
+    for strategy in ("packed", "bucketed", "naive"):
+        alone, among = (
+            run("classify", bundle, "-i", jsonl(tmp_path, *texts), *LABELS, "--strategy", strategy).records[0]
+            for texts in ([ticket], [ticket, odd, *mates])
+        )
+        assert alone["label"] == among["label"]
+        np.testing.assert_allclose(list(alone["scores"].values()), list(among["scores"].values()), atol=1e-5)
+
+
 def test_c04_the_same_command_gives_the_same_bytes(run, bundle: Path, tmp_path: Path) -> None:
     argv = ("classify", bundle, "-i", jsonl(tmp_path, *(f"ticket {i % 17}" for i in range(50))), *LABELS, "--quiet")
     assert run(*argv) == run(*argv)
