@@ -8,7 +8,7 @@
 ['billing']
 """
 
-import time
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,25 +17,29 @@ from typing import Self
 import numpy as np
 
 from slm_runtime.bundle import Bundle, open_bundle
+from slm_runtime.cost import CostModel
 from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
+from slm_runtime.label_search import MIN_TREE_NODES
 from slm_runtime.labels import Rule, build_label_tree, choose_rule
 from slm_runtime.matrix import Matrix
 from slm_runtime.options import RunCounts, RunOptions
-from slm_runtime.planning import Batch, plan_batches
-from slm_runtime.prediction import ScoredSequence, failure, predict
+from slm_runtime.planning import Limits
+from slm_runtime.prediction import failure, margin, predict
 from slm_runtime.prefix_cache import PrefixCache
 from slm_runtime.prompt import EncodedTicket, LengthLimit, PromptEncoder
 from slm_runtime.records import Prediction, Ticket
-from slm_runtime.scoring import Float32, Float64, label_scores, step_logits
+from slm_runtime.scorer import Machinery, ScoredSequence, SequenceScorer
 from slm_runtime.session import DecoderSession, Normalizer
 from slm_runtime.task import Task
 from slm_runtime.threads import usable_threads
 from slm_runtime.ticket_text import is_blank, replace_lone_surrogates
 from slm_runtime.tokenizer import TokenIds
 
-# Hidden states wait until so many positions can share one pass over the head matrix (896 floats each: 15 MB).
-NORMALIZER_ROWS = 4096
+# Attention scores of one layer may take this much memory in one call.
+ATTENTION_BYTES = 64_000_000
+# Scores computed in another order differ by up to 1e-4 nats; closer labels are decided on one canonical path.
+NEAR_TIE_NATS = 1e-3
 Progress = Callable[[int], None]
 
 
@@ -48,8 +52,14 @@ class Classifier:
         folder, manifest = bundle.folder, bundle.manifest
         self.decoder = DecoderSession(folder, manifest, provider=provider, num_threads=self.num_threads)
         self.head = Matrix(folder, manifest.head)
-        self.normalizer = Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads)
-        self.prefix_cache = PrefixCache(self.decoder)
+        weights = Path(manifest.decoder.file).with_suffix(".data").name
+        self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
+        self.machinery = Machinery(
+            self.decoder,
+            Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads),
+            PrefixCache(self.decoder, max_pairs=self.max_pairs),
+            CostModel.of_graph(manifest.decoder, manifest.files[weights].size_bytes),
+        )
 
     @classmethod
     def load(cls, bundle: str | Path, *, provider: str = "cpu", threads: int | None = None) -> Self:
@@ -94,7 +104,9 @@ class TaskRunner:
         self.label_tokens = self.encoder.label_tokens(task.labels)
         self.rule: Rule = choose_rule(task.scoring, self.label_tokens, task.labels)
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
-        self._step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
+        step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
+        search = not options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES
+        self._scorer = SequenceScorer(classifier.machinery, self.tree, step_rows, self.counts, search=search)
         self._limit = self._length_limit(bundle.manifest.model.max_positions)
 
     def _length_limit(self, max_positions: int) -> LengthLimit:
@@ -167,42 +179,19 @@ class TaskRunner:
         return [(prefix + ids, members) for ids, members in groups.items()]
 
     def _score(self, sequences: Sequence[TokenIds]) -> Iterator[tuple[int, ScoredSequence]]:
-        """(index, scores) of every sequence, in the order in which the model finishes them."""
-        waiting: list[tuple[Batch, Float32]] = []
-        for batch in plan_batches(sequences, self.tree, self.options.strategy, self.options.batch_tokens):
-            waiting.append((batch, self._hidden(batch)))
-            if self.rule != "sequence" or sum(h.shape[0] * h.shape[1] for _, h in waiting) >= NORMALIZER_ROWS:
-                yield from self._finish(waiting)
-                waiting = []
-        if waiting:
-            yield from self._finish(waiting)
+        """(index, scores) of every sequence; near ties are scored again, alone, whole and uncached."""
+        prefix = self.encoder.prefix_ids if self.options.prefix_cache else ()
+        limits = self._limits(len(prefix))
+        for index, scored in self._scorer.score(sequences, prefix, self.options.strategy, limits):
+            if margin(scored) >= NEAR_TIE_NATS:
+                yield index, scored
+                continue
+            ((_, again),) = self._scorer.score([prefix + sequences[index]], (), "item", self._limits(0))
+            self.counts.rechecked += 1
+            yield index, dataclasses.replace(again, rechecked=True)
 
-    def _hidden(self, batch: Batch) -> Float32:
-        """[sequences, scored nodes, D]"""
-        started = time.perf_counter()
-        past = self._classifier.prefix_cache.past(self.encoder.prefix_ids if self.options.prefix_cache else ())
-        flat = self._classifier.decoder.last_hidden(batch, past)
-        self.counts.model_s += time.perf_counter() - started
-        self.counts.batches += 1
-        self.counts.real_tokens += batch.num_tokens
-        self.counts.processed_tokens += batch.num_processed
-        return flat.reshape(len(batch.sequences), len(self.tree.scored_nodes), -1)
-
-    def _finish(self, waiting: Sequence[tuple[Batch, Float32]]) -> Iterator[tuple[int, ScoredSequence]]:
-        sequences = np.concatenate([batch.sequences for batch, _ in waiting])
-        hidden = np.concatenate([states for _, states in waiting])
-        scores = label_scores(self.tree, step_logits(self.tree, hidden, self._step_rows), self._log_norm(hidden))
-        for i, sequence in enumerate(sequences):
-            mass = None if scores.mass is None else float(scores.mass[i])
-            yield int(sequence), ScoredSequence(scores.logprobs[i], mass)
-
-    def _log_norm(self, hidden: Float32) -> Float64 | None:
-        if self.rule != "sequence":
-            return None
-        started = time.perf_counter()
-        flat = self._classifier.normalizer.log_norm(hidden.reshape(-1, hidden.shape[-1]))
-        self.counts.model_s += time.perf_counter() - started
-        return flat.reshape(hidden.shape[:2])
+    def _limits(self, past_len: int) -> Limits:
+        return Limits(self.options.batch_tokens, self._classifier.max_pairs, past_len)
 
     def _count(self, predictions: Sequence[Prediction]) -> None:
         counts = self.counts

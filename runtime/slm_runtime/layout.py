@@ -20,7 +20,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of S tokens. `depths` [S] counts from the end of the cached prefix.
+    """A row of S tokens. `depths` [S] counts from the end of what is in the past.
 
     `scored` [sequences, scored nodes] are the indices, within the row, of the positions to score; `sequences` says
     whose they are.
@@ -73,9 +73,12 @@ def shared_length(first: TokenIds, second: TokenIds) -> int:
     return next((i for i in range(limit) if first[i] != second[i]), limit)
 
 
-def lay_out(indices: Sequence[int], sequences: Sequence[TokenIds], branches: Branches) -> Row:
-    """The row that holds `sequences[i]` for every i in `indices`, which must be in lexicographic order of sequence."""
-    chosen = [sequences[i] for i in indices]
+def lay_out(indices: Sequence[int], sequences: Sequence[TokenIds], branches: Branches, skip: int = 0) -> Row:
+    """The row that holds `sequences[i]` from token `skip` on for every i in `indices`.
+
+    They must be in lexicographic order of sequence, agree on the first `skip` tokens, and be longer.
+    """
+    chosen = [sequences[i][skip:] for i in indices]
     shared = [0, *(shared_length(a, b) for a, b in pairwise(chosen))]
     size = sum(len(s) - k + len(branches) for s, k in zip(chosen, shared, strict=True))
     token_ids, depths, ends = (np.empty(size, np.int64) for _ in range(3))

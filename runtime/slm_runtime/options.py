@@ -13,7 +13,8 @@ Truncate = Literal["error", "left", "right"]
 @dataclass(frozen=True)
 class RunOptions:
     """`max_tokens` limits the whole prompt (None: its instructions and `DEFAULT_TICKET_TOKENS` more), `batch_tokens`
-    what one call of the model processes, `window` how many tickets are planned together (and held in memory).
+    what one call of the model processes, `window` how many tickets are planned together (and held in memory). With
+    `all_scores` every label of a large set is scored in full, also where it cannot win any more.
 
     Raises:
         InputError: a value that makes no sense.
@@ -22,6 +23,7 @@ class RunOptions:
     strategy: Strategy = "packed"
     prefix_cache: bool = True
     dedupe: bool = True
+    all_scores: bool = False
     batch_tokens: int = DEFAULT_BATCH_TOKENS
     max_tokens: int | None = None
     truncate: Truncate = "right"
@@ -44,6 +46,7 @@ class RunCounts:
     errors: int = 0
     truncated: int = 0
     duplicates: int = 0
+    rechecked: int = 0
     prompt_tokens: int = 0
     real_tokens: int = 0
     processed_tokens: int = 0

@@ -5,6 +5,7 @@ Works on lengths only; nothing is laid out here.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from slm_runtime.layout import shared_length
 from slm_runtime.tokenizer import TokenIds
@@ -40,7 +41,7 @@ class SortedSequences:
 def sort_sequences(sequences: Sequence[TokenIds]) -> SortedSequences:
     """All `sequences` in lexicographic order."""
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
-    shared = [shared_length(sequences[a], sequences[b]) for a, b in zip(order, order[1:], strict=False)]
+    shared = [shared_length(sequences[a], sequences[b]) for a, b in pairwise(order)]
     return SortedSequences(tuple(order), tuple(len(sequences[i]) for i in order), (0, *shared), 0)
 
 

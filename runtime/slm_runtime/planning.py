@@ -1,35 +1,61 @@
-"""Which sequences share a row, which rows share a batch. Pure: no session, no model.
+"""Which sequences share a row, which rows share a batch, what goes into the past. Pure: no session, no model.
 
-All strategies go through the same two steps and differ only in how they group:
+All strategies go through the same steps and differ only in how they group:
 
 | strategy | row | batch |
 |---|---|---|
 | item | one sequence | one row, input order |
 | naive | one sequence | `NAIVE_ROWS` rows, input order |
-| bucketed | one sequence | rows of similar length under the token budget, longest first |
-| packed | a tree of many sequences, up to the row capacity | as bucketed |
+| bucketed | one sequence | rows of similar length, longest first |
+| packed | a tree of many sequences | as bucketed; big shared trunks come from the past |
+
+The row capacity and the cut into batches are the ones that the cost model finds cheapest.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slm_runtime.cost import CostModel
 from slm_runtime.labels import LabelTree
-from slm_runtime.layout import Branches, Row, label_branches, lay_out, shared_length
+from slm_runtime.layout import Branches, Row, label_branches, lay_out
+from slm_runtime.packing import Group, SortedSequences, group_rows, sort_sequences
 from slm_runtime.tokenizer import TokenIds
+from slm_runtime.trunks import Section, split_sections
 
 Strategy = Literal["packed", "bucketed", "naive", "item"]
 NAIVE_ROWS = 32
+ROW_CAPACITIES = (96, 128, 192, 256, 384, 512, 768, 1024)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`batch_tokens` processed in one call, padding included; `max_pairs`: most attention scores (per head) of a call.
+
+    `past_len` tokens are in the past of every call. A row alone may be longer than `batch_tokens`.
+    """
+
+    batch_tokens: int
+    max_pairs: int
+    past_len: int
+
+    def fits(self, rows: int, length: int, past_len: int) -> bool:
+        tokens = rows * length
+        return tokens <= self.batch_tokens and tokens * (past_len + length) <= self.max_pairs
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that run together, padded at their end to the length of the longest one."""
+    """Rows that run together, padded at their end to the length of the longest one.
+
+    `trunk` are the tokens after the prefix that all of them begin with: they are in the past, not in the rows.
+    """
 
     rows: tuple[Row, ...]
+    trunk: TokenIds = ()
 
     @property
     def length(self) -> int:
@@ -57,60 +83,73 @@ class Batch:
 
 
 def plan_batches(
-    sequences: Sequence[TokenIds], tree: LabelTree, strategy: Strategy, batch_tokens: int
+    sequences: Sequence[TokenIds], tree: LabelTree, strategy: Strategy, limits: Limits, cost: CostModel
 ) -> Iterator[Batch]:
-    """Batches that hold every sequence exactly once.
-
-    A batch has at most `batch_tokens` processed tokens, padding counted, unless a single row is longer.
-    """
+    """Batches that hold every sequence exactly once, within `limits` unless a single row exceeds them."""
     branches = label_branches(tree)
     if strategy == "packed":
-        rows: Iterable[Row] = (
-            lay_out(group, sequences, branches) for group in _tree_groups(sequences, branches, batch_tokens)
-        )
+        items = sort_sequences(sequences)
+        sections = list(split_sections(sequences, items, len(branches), limits.batch_tokens, cost)) if sequences else []
+        for section in sorted(sections, key=lambda section: max(section.items.lengths), reverse=True):
+            yield from _packed(section, sequences, branches, limits, cost)
+        return
+    rows = [lay_out([i], sequences, branches) for i in range(len(sequences))]
+    if strategy == "bucketed":
+        rows.sort(key=len, reverse=True)
+        lengths = [len(row) for row in rows]
+        cuts = cut_batches(lengths, limits, limits.past_len, cost)
     else:
-        rows = (lay_out([i], sequences, branches) for i in range(len(sequences)))
-    if strategy in ("item", "naive"):
-        yield from _fixed_batches(rows, 1 if strategy == "item" else NAIVE_ROWS)
-    else:
-        yield from _budget_batches(sorted(rows, key=len, reverse=True), batch_tokens)
+        step = 1 if strategy == "item" else NAIVE_ROWS
+        cuts = [(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
+    for start, stop in cuts:
+        yield Batch(tuple(rows[start:stop]))
 
 
-def _tree_groups(sequences: Sequence[TokenIds], branches: Branches, capacity: int) -> Iterator[list[int]]:
-    """Neighbours in lexicographic order, which share the longest beginnings, as many as fit into `capacity` tokens."""
-    group: list[int] = []
-    used = 0
-    for i in sorted(range(len(sequences)), key=sequences.__getitem__):
-        shared = shared_length(sequences[group[-1]], sequences[i]) if group else 0
-        cost = len(sequences[i]) - shared + len(branches)
-        if group and used + cost > capacity:
-            yield group
-            group, used = [], 0
-            cost = len(sequences[i]) + len(branches)
-        group.append(i)
-        used += cost
-    if group:
-        yield group
+def _packed(
+    section: Section, sequences: Sequence[TokenIds], branches: Branches, limits: Limits, cost: CostModel
+) -> Iterator[Batch]:
+    """The cheapest plan over all row capacities; rows longest first."""
+    items, past_len = section.items, limits.past_len + len(section.trunk)
+    capacities = [c for c in ROW_CAPACITIES if c <= limits.batch_tokens and limits.fits(1, c, past_len)]
+    plans = (
+        _plan_rows(items, len(branches), capacity, limits, past_len, cost)
+        for capacity in capacities or [min(limits.batch_tokens, ROW_CAPACITIES[0])]
+    )
+    groups, cuts, _ = min(plans, key=lambda plan: plan[2])
+    for start, stop in cuts:
+        rows = []
+        for group in groups[start:stop]:
+            indices = [items.order[position] for position in group.positions]
+            rows.append(lay_out(indices, sequences, branches, items.depth))
+        yield Batch(tuple(rows), section.trunk)
 
 
-def _fixed_batches(rows: Iterable[Row], count: int) -> Iterator[Batch]:
-    group: list[Row] = []
-    for row in rows:
-        group.append(row)
-        if len(group) == count:
-            yield Batch(tuple(group))
-            group = []
-    if group:
-        yield Batch(tuple(group))
+def _plan_rows(
+    items: SortedSequences, branch_tokens: int, capacity: int, limits: Limits, past_len: int, cost: CostModel
+) -> tuple[list[Group], list[tuple[int, int]], float]:
+    groups = sorted(group_rows(items, branch_tokens, capacity), key=lambda g: g.num_tokens, reverse=True)
+    lengths = [group.num_tokens for group in groups]
+    cuts = cut_batches(lengths, limits, past_len, cost)
+    return groups, cuts, sum(cost.call(stop - start, lengths[start], past_len) for start, stop in cuts)
 
 
-def _budget_batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Batch]:
-    """Longest first: the peak of memory comes with the first batch, and neighbours have similar lengths."""
-    group: list[Row] = []
-    for row in rows:
-        if group and (len(group) + 1) * len(group[0]) > batch_tokens:
-            yield Batch(tuple(group))
-            group = []
-        group.append(row)
-    if group:
-        yield Batch(tuple(group))
+def cut_batches(lengths: Sequence[int], limits: Limits, past_len: int, cost: CostModel) -> list[tuple[int, int]]:
+    """The cheapest cut of rows, longest first, into runs of neighbours within the limits: (start, stop) of each.
+
+    Padding is part of the cost, so a batch ends where the next row is so short that a call of its own is cheaper.
+    """
+    best, came_from = [0.0], [0]
+    for stop in range(1, len(lengths) + 1):
+        candidates = []
+        for start in range(stop - 1, -1, -1):
+            if stop - start > 1 and not limits.fits(stop - start, lengths[start], past_len):
+                break
+            candidates.append((best[start] + cost.call(stop - start, lengths[start], past_len), start))
+        price, start = min(candidates)
+        best.append(price)
+        came_from.append(start)
+    cuts, stop = [], len(lengths)
+    while stop:
+        cuts.append((came_from[stop], stop))
+        stop = came_from[stop]
+    return cuts[::-1]

@@ -1,22 +1,14 @@
 """Label scores to the prediction of a row: the winner, its margin, the abstention."""
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slm_runtime.prompt import EncodedTicket
 from slm_runtime.records import Prediction, Ticket
+from slm_runtime.scorer import ScoredSequence
 from slm_runtime.scoring import log_sum_exp
 from slm_runtime.task import Task
-
-
-@dataclass(frozen=True)
-class ScoredSequence:
-    """`logprobs` [C] of the labels in nats, and their share of the whole distribution where it is known."""
-
-    logprobs: NDArray[np.float64]
-    mass: float | None
 
 
 def predict(ticket: Ticket, encoded: EncodedTicket, scored: ScoredSequence, task: Task) -> Prediction:
@@ -25,21 +17,34 @@ def predict(ticket: Ticket, encoded: EncodedTicket, scored: ScoredSequence, task
     if not np.isfinite(logprobs).all():
         return failure(ticket, "the model returned a score that is not a finite number", encoded)
     probabilities = np.exp(logprobs - log_sum_exp(logprobs))
-    best = int(np.argmax(logprobs))
+    best = _best(scored)
     score = float(probabilities[best])
-    runner_up = np.delete(logprobs, best)
     below = task.threshold is not None and score < task.threshold
     return Prediction(
         row=ticket.row,
         id=ticket.id,
         label=None if below else task.labels[best],
         score=score,
-        margin=float(logprobs[best] - runner_up.max()) if len(runner_up) else None,
-        scores=dict(zip(task.labels, map(float, probabilities), strict=True)),
+        margin=margin(scored) if len(logprobs) > 1 else None,
+        scores={task.labels[i]: float(probabilities[i]) for i in np.flatnonzero(scored.exact)},
         label_mass=scored.mass,
         num_tokens=encoded.num_tokens,
         truncated=encoded.truncated,
+        rechecked=scored.rechecked,
     )
+
+
+def margin(scored: ScoredSequence) -> float:
+    """The distance in nats between the two best labels; infinite when there is only one, or no finite score."""
+    exact = np.sort(scored.logprobs[scored.exact])
+    if len(exact) < 2 or not np.isfinite(exact).all():
+        return math.inf
+    return float(exact[-1] - exact[-2])
+
+
+def _best(scored: ScoredSequence) -> int:
+    """The first of the labels with the highest score."""
+    return int(np.argmax(np.where(scored.exact, scored.logprobs, -np.inf)))
 
 
 def failure(ticket: Ticket, reason: str, encoded: EncodedTicket | None = None) -> Prediction:

@@ -1,24 +1,47 @@
-"""The keys and values of shared prompt prefixes, computed once each."""
+"""The keys and values of shared beginnings of prompts, computed once each."""
 
-from slm_runtime.labels import LabelTree
-from slm_runtime.layout import label_branches, lay_out
-from slm_runtime.planning import Batch
+import numpy as np
+
+from slm_runtime.layout import shared_length
+from slm_runtime.model_input import chain_input
 from slm_runtime.session import DecoderSession, Past, empty_past
 from slm_runtime.tokenizer import TokenIds
 
-_NO_LABELS = label_branches(LabelTree("first-token", 0, (), (), ()))
+MAX_CHUNK_TOKENS = 512
+KEPT_PASTS = 4
 
 
 class PrefixCache:
-    """Pasts of prefixes on one decoder. A past is handed out read-only and never changes."""
+    """Pasts of token sequences on one decoder. A past is handed out read-only and never changes.
 
-    def __init__(self, decoder: DecoderSession) -> None:
+    The `KEPT_PASTS` used last are kept; `num_computed` counts the tokens that went through the model for them.
+    """
+
+    def __init__(self, decoder: DecoderSession, *, max_pairs: int) -> None:
         self._decoder = decoder
-        self._pasts: dict[TokenIds, Past] = {(): empty_past(decoder.spec)}
+        self._max_pairs = max_pairs
+        self._empty = empty_past(decoder.spec)
+        self._pasts: dict[TokenIds, Past] = {}
+        self.num_computed = 0
 
-    def past(self, prefix_ids: TokenIds) -> Past:
-        """The past after `prefix_ids`, from the first request on without running the model."""
-        if prefix_ids not in self._pasts:
-            chain = lay_out([0], [prefix_ids], _NO_LABELS)
-            self._pasts[prefix_ids] = self._decoder.present(Batch((chain,)), self._pasts[()])
-        return self._pasts[prefix_ids]
+    def past(self, token_ids: TokenIds) -> Past:
+        """The past after `token_ids`, continued from the longest known beginning, a chunk at a time."""
+        if token_ids in self._pasts:
+            self._pasts[token_ids] = self._pasts.pop(token_ids)  # used last
+            return self._pasts[token_ids]
+        known = max((ids for ids in self._pasts if shared_length(ids, token_ids) == len(ids)), key=len, default=())
+        past = self._pasts[known] if known else self._empty
+        while past.num_tokens < len(token_ids):
+            start = past.num_tokens
+            chunk = token_ids[start : start + self._chunk_tokens(start)]
+            _, past = self._decoder.with_present(chain_input(np.array(chunk, np.int64), start), past)
+            self.num_computed += len(chunk)
+        if token_ids:
+            self._pasts[token_ids] = past
+            while len(self._pasts) > KEPT_PASTS:
+                del self._pasts[next(iter(self._pasts))]
+        return past
+
+    def _chunk_tokens(self, past_len: int) -> int:
+        """As many tokens as the limit on attention scores allows after a past of that length."""
+        return max(1, min(MAX_CHUNK_TOKENS, self._max_pairs // (past_len + MAX_CHUNK_TOKENS)))

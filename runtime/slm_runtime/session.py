@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from slm_runtime.errors import ArtifactError, GraphMismatchError, ProviderError
 from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec
 from slm_runtime.matrix import Matrix
-from slm_runtime.planning import Batch
+from slm_runtime.model_input import ModelInput
 
 Float32 = NDArray[np.float32]
-# Added to the attention scores of what a token must not see. Far below any score, far above the float32 minimum.
-MASKED = np.float32(-1e9)
 NORMALIZER_CHUNK_ROWS = 8192
 PROVIDERS = {"cpu": "CPUExecutionProvider", "coreml": "CoreMLExecutionProvider"}
 
@@ -55,49 +53,30 @@ class DecoderSession:
         _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
         self._embeddings = Matrix(folder, manifest.embeddings)
 
-    def last_hidden(self, batch: Batch, past: Past) -> Float32:
-        """Hidden states of the batch's scored positions, [N, D], in the order of `Batch.score_index`."""
-        return self._session.run([self.spec.last_hidden], self._feeds(batch, past))[0]
+    def last_hidden(self, model_input: ModelInput, past: Past) -> Float32:
+        """Hidden states of the scored positions, [N, D], in the order of `score_index`."""
+        return self._session.run([self.spec.last_hidden], self._feeds(model_input, past))[0]
 
-    def present(self, batch: Batch, past: Past) -> Past:
-        """`past` followed by the keys and values of a batch of one row that is a chain."""
-        assert len(batch.rows) == 1
-        new = self._session.run(self.spec.present_names(), self._feeds(batch, past))
-        joined = [np.concatenate(pair, axis=2) for pair in zip(past.arrays, new, strict=True)]
-        for array in joined:
+    def with_present(self, model_input: ModelInput, past: Past) -> tuple[Float32, Past]:
+        """As `last_hidden`, and `past` followed by the keys and values of all B * S tokens, row after row."""
+        hidden, *new = self._session.run(self.spec.output_names(), self._feeds(model_input, past))
+        joined = []
+        for old, rows in zip(past.arrays, new, strict=True):
+            flat = rows.transpose(1, 0, 2, 3).reshape(1, rows.shape[1], -1, rows.shape[3])
+            array = np.concatenate((old, flat), axis=2)
             array.setflags(write=False)
-        return Past(tuple(joined))
+            joined.append(array)
+        return hidden, Past(tuple(joined))
 
-    def _feeds(self, batch: Batch, past: Past) -> dict[str, NDArray[Any]]:
-        shape = (len(batch.rows), batch.length)
-        token_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for i, row in enumerate(batch.rows):
-            token_ids[i, : len(row)] = row.token_ids
-            positions[i, : len(row)] = row.depths + past.num_tokens
+    def _feeds(self, model_input: ModelInput, past: Past) -> dict[str, NDArray[Any]]:
         spec = self.spec
         own: dict[str, NDArray[Any]] = {
-            spec.inputs_embeds: self._embeddings.rows(token_ids),
-            spec.position_ids: positions,
-            spec.attention_bias: attention_bias(batch, past.num_tokens),
-            spec.score_index: batch.score_index(),
+            spec.inputs_embeds: self._embeddings.rows(model_input.token_ids),
+            spec.position_ids: model_input.position_ids,
+            spec.attention_bias: model_input.attention_bias,
+            spec.score_index: model_input.score_index,
         }
         return own | dict(zip(spec.past_names(), past.arrays, strict=True))
-
-
-def attention_bias(batch: Batch, past_len: int) -> Float32:
-    """[B, 1, S, P + S]: 0 where a token sees another one, `MASKED` elsewhere.
-
-    Every token sees the whole past and its ancestors in the row's tree. A padding token sees the past and itself.
-    """
-    size = batch.length
-    ends = np.repeat(np.arange(1, size + 1)[None], len(batch.rows), axis=0)
-    for i, row in enumerate(batch.rows):
-        ends[i, : len(row)] = row.ends
-    index = np.arange(size)
-    sees = (index[None, None, :] <= index[None, :, None]) & (index[None, :, None] < ends[:, None, :])
-    bias = np.zeros((len(batch.rows), 1, size, past_len + size), np.float32)
-    bias[:, 0, :, past_len:][~sees] = MASKED
-    return bias
 
 
 class Normalizer:

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from slm_runtime.labels import build_label_tree
-from slm_runtime.prediction import ScoredSequence, predict
+from slm_runtime.prediction import predict
 from slm_runtime.prompt import EncodedTicket
 from slm_runtime.records import Ticket
+from slm_runtime.scorer import ScoredSequence
 from slm_runtime.scoring import label_scores, log_sum_exp, step_logits
 from slm_runtime.task import Task
 
@@ -65,7 +66,12 @@ def test_constrained_renormalises_every_choice(model) -> None:
 def prediction(logprobs: list[float], **task):
     labels = tuple("abcdef"[: len(logprobs)])
     encoded = EncodedTicket(0, (1,), 1, truncated=False)
-    return predict(Ticket(0, "x", "text"), encoded, ScoredSequence(np.array(logprobs), None), Task(labels, **task))
+    return predict(
+        Ticket(0, "x", "text"),
+        encoded,
+        ScoredSequence(np.array(logprobs), np.ones(len(logprobs), bool), None),
+        Task(labels, **task),
+    )
 
 
 def test_a_tie_goes_to_the_earlier_label() -> None:

@@ -1,0 +1,72 @@
+"""Large label trees, scored only where a label can still win.
+
+The log-probability of the beginning of a label is an upper bound of the whole label's. So the labels that begin best
+are scored in full first, and every label whose bound stays below the runner-up is out. Winner and runner-up are exact;
+the others keep their bound.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slm_runtime.labels import LabelTree
+from slm_runtime.scoring import Float64
+
+# From this many nodes on, scoring all of them in the ticket's own pass costs more than a typical short ticket.
+MIN_TREE_NODES = 40
+# A first guess takes the labels that begin at most this much worse (nats) than the best one, and at least two.
+FIRST_GUESS_NATS = 1.5
+# A bound must be clear of float32 noise to rule a label out.
+BOUND_SLACK_NATS = 1e-3
+
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`upper` [R, C]: upper bound of every label's log-probability; where `exact`, the log-probability itself."""
+
+    upper: Float64
+    exact: Bool
+
+
+class LabelSearch:
+    """The progress of R tickets through one label tree. `step_logprobs` [R, steps] holds NaN where nothing is known."""
+
+    def __init__(self, tree: LabelTree, num_tickets: int) -> None:
+        self._tree = tree
+        self.step_logprobs: Float64 = np.full((num_tickets, len(tree.steps)), np.nan)
+        self._membership = np.zeros((len(tree.steps), tree.num_labels))
+        for i, step in enumerate(tree.steps):
+            self._membership[i, list(step.labels)] = 1.0
+
+    def bounds(self) -> Bounds:
+        known = ~np.isnan(self.step_logprobs)
+        upper = np.where(known, self.step_logprobs, 0.0) @ self._membership
+        exact = (~known).astype(np.float64) @ self._membership == 0
+        return Bounds(upper, exact)
+
+    def next_nodes(self) -> list[tuple[int, ...]]:
+        """For every ticket the nodes to score next, ancestors excluded; empty where the ticket is decided."""
+        bounds = self.bounds()
+        return [self._choose(*ticket) for ticket in zip(bounds.upper, bounds.exact, self.step_logprobs, strict=True)]
+
+    def _choose(self, upper: Float64, exact: Bool, step_logprobs: Float64) -> tuple[int, ...]:
+        if exact.all():
+            return ()
+        needed = min(2, len(upper))
+        ranked = np.sort(upper[exact])[::-1]
+        if len(ranked) >= needed:
+            chosen = ~exact & (upper > ranked[needed - 1] - BOUND_SLACK_NATS)
+        else:
+            floor = min(upper.max() - FIRST_GUESS_NATS, np.sort(upper)[-needed])
+            chosen = ~exact & (upper >= floor)
+        labels = set(np.flatnonzero(chosen).tolist())
+        unknown = np.isnan(step_logprobs)
+        nodes = {
+            s.node
+            for s, miss in zip(self._tree.steps, unknown, strict=True)
+            if miss and not labels.isdisjoint(s.labels)
+        }
+        return tuple(sorted(nodes))

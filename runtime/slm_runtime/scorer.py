@@ -1,0 +1,157 @@
+"""Token sequences to label scores: plan, run, score. Knows tokens and labels, not tickets."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slm_runtime.cost import CostModel
+from slm_runtime.expansion import Expander
+from slm_runtime.label_search import LabelSearch
+from slm_runtime.labels import LabelTree
+from slm_runtime.model_input import ModelInput, batch_input
+from slm_runtime.options import RunCounts
+from slm_runtime.planning import Batch, Limits, Strategy, plan_batches
+from slm_runtime.prefix_cache import PrefixCache
+from slm_runtime.scoring import Float32, Float64, label_scores, log_sum_exp, step_logits
+from slm_runtime.session import DecoderSession, Normalizer, Past
+from slm_runtime.tokenizer import TokenIds
+
+# Hidden states wait until so many positions can share one pass over the head matrix (896 floats each: 15 MB).
+NORMALIZER_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class ScoredSequence:
+    """`logprobs` [C] of the labels in nats; where not `exact`, an upper bound of a label that cannot win any more.
+
+    `mass` is the labels' share of the model's whole distribution where it is known.
+    """
+
+    logprobs: Float64
+    exact: NDArray[np.bool_]
+    mass: float | None
+    rechecked: bool = False
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What scoring runs on; shared by all tasks of a classifier."""
+
+    decoder: DecoderSession
+    normalizer: Normalizer
+    prefix_cache: PrefixCache
+    cost: CostModel
+
+
+class SequenceScorer:
+    """Scores the labels of one tree after any token sequences.
+
+    `search` scores large trees only where a label can still win. `counts` grows with the work done.
+    """
+
+    def __init__(
+        self, machinery: Machinery, tree: LabelTree, step_rows: Float32, counts: RunCounts, *, search: bool
+    ) -> None:
+        self._machinery = machinery
+        self._tree = tree
+        self._step_rows = step_rows
+        self._counts = counts
+        self._search = search
+        root_steps = tuple(step for step in tree.steps if step.node == 0)
+        self._root = dataclasses.replace(tree, token_ids=(), parents=(), steps=root_steps)
+
+    def score(
+        self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
+    ) -> Iterator[tuple[int, ScoredSequence]]:
+        """(index, scores) of every sequence, in the order in which the model finishes them.
+
+        Sequences follow `prefix_ids`, whose keys and values are computed once.
+        """
+        planned = self._root if self._search else self._tree
+        waiting: list[tuple[Batch, Float32]] = []
+        for batch in plan_batches(sequences, planned, strategy, limits, self._machinery.cost):
+            past = self._past(prefix_ids + batch.trunk)
+            model_input = batch_input(batch, past.num_tokens)
+            if self._search:
+                yield from self._searched(batch, model_input, past, limits)
+                continue
+            waiting.append((batch, self._run(model_input, past, batch.num_tokens)))
+            if self._tree.rule != "sequence" or sum(len(flat) for _, flat in waiting) >= NORMALIZER_ROWS:
+                yield from self._finished(waiting)
+                waiting = []
+        if waiting:
+            yield from self._finished(waiting)
+
+    def _finished(self, waiting: Sequence[tuple[Batch, Float32]]) -> Iterator[tuple[int, ScoredSequence]]:
+        sequences = np.concatenate([batch.sequences for batch, _ in waiting])
+        flat = np.concatenate([hidden for _, hidden in waiting])
+        hidden = flat.reshape(len(sequences), len(self._tree.scored_nodes), flat.shape[-1])
+        log_norm = self._log_norm(flat).reshape(hidden.shape[:2]) if self._tree.rule == "sequence" else None
+        scores = label_scores(self._tree, step_logits(self._tree, hidden, self._step_rows), log_norm)
+        exact = np.ones(self._tree.num_labels, np.bool_)
+        for i, sequence in enumerate(sequences):
+            mass = None if scores.mass is None else float(scores.mass[i])
+            yield int(sequence), ScoredSequence(scores.logprobs[i], exact, mass)
+
+    def _searched(
+        self, batch: Batch, model_input: ModelInput, past: Past, limits: Limits
+    ) -> Iterator[tuple[int, ScoredSequence]]:
+        """The tickets of one batch: their roots in the batch's own call, label nodes in as many more as it takes."""
+        started = time.perf_counter()
+        hidden, joined = self._machinery.decoder.with_present(model_input, past)
+        self._count(started, batch.num_tokens, model_input)
+        count = len(batch.sequences)
+        search = LabelSearch(self._tree, count)
+        expander = Expander(batch, self._tree, past.num_tokens, limits)
+        self._record(search, np.arange(count), np.zeros(count, np.int64), hidden)
+        while any(chosen := search.next_nodes()):
+            for call in expander.calls(chosen):
+                hidden = self._run(call.model_input, joined, call.model_input.token_ids.size)
+                self._record(search, call.tickets, call.nodes, hidden)
+        bounds = search.bounds()
+        for i, sequence in enumerate(batch.sequences):
+            mass = float(np.exp(log_sum_exp(bounds.upper[i]))) if bounds.exact[i].all() else None
+            yield int(sequence), ScoredSequence(bounds.upper[i], bounds.exact[i], mass)
+
+    def _record(
+        self, search: LabelSearch, tickets: NDArray[np.int64], nodes: NDArray[np.int64], hidden: Float32
+    ) -> None:
+        """Enter the steps at (ticket, node) from their hidden states [N, D]."""
+        log_norm = self._log_norm(hidden) if self._tree.rule == "sequence" else None
+        step_nodes = np.array([step.node for step in self._tree.steps])
+        for node in np.unique(nodes):
+            steps, rows = np.flatnonzero(step_nodes == node), np.flatnonzero(nodes == node)
+            logits = hidden[rows].astype(np.float64) @ self._step_rows[steps].astype(np.float64).T
+            norm = log_sum_exp(logits) if log_norm is None else log_norm[rows]
+            search.step_logprobs[np.ix_(tickets[rows], steps)] = logits - norm[:, None]
+
+    def _past(self, token_ids: TokenIds) -> Past:
+        cache = self._machinery.prefix_cache
+        before, started = cache.num_computed, time.perf_counter()
+        past = cache.past(token_ids)
+        self._counts.real_tokens += cache.num_computed - before
+        self._counts.processed_tokens += cache.num_computed - before
+        self._counts.model_s += time.perf_counter() - started
+        return past
+
+    def _run(self, model_input: ModelInput, past: Past, num_tokens: int) -> Float32:
+        started = time.perf_counter()
+        hidden = self._machinery.decoder.last_hidden(model_input, past)
+        self._count(started, num_tokens, model_input)
+        return hidden
+
+    def _count(self, started: float, num_tokens: int, model_input: ModelInput) -> None:
+        self._counts.model_s += time.perf_counter() - started
+        self._counts.batches += 1
+        self._counts.real_tokens += num_tokens
+        self._counts.processed_tokens += model_input.token_ids.size
+
+    def _log_norm(self, hidden: Float32) -> Float64:
+        started = time.perf_counter()
+        log_norm = self._machinery.normalizer.log_norm(hidden)
+        self._counts.model_s += time.perf_counter() - started
+        return log_norm
