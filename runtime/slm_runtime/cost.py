@@ -5,11 +5,10 @@ from typing import Self
 
 from slm_runtime.manifest import GraphSpec
 
-# Fitted on a 2-core AVX-512 machine with the 0.5B model (runtime/DESIGN.md): attention reaches less of the machine's
-# arithmetic than the weight products do, a call has a fixed price, and few tokens cost as much as reading all weights.
-ATTENTION_OVERHEAD = 2.2
-CALL_TOKENS = 6.0
-WEIGHT_READ_TOKENS = 48.0
+# Fitted on a 2-core AVX-512 machine with the 0.5B model, see runtime/DESIGN.md: attention reaches half of the share of
+# the machine's arithmetic that the weight products reach, and a call costs as much as 20 more tokens.
+ATTENTION_OVERHEAD = 2.0
+CALL_TOKENS = 20.0
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,6 @@ class CostModel:
 
     pair_tokens: float
     call_tokens: float = CALL_TOKENS
-    weight_read_tokens: float = WEIGHT_READ_TOKENS
 
     @classmethod
     def of_graph(cls, spec: GraphSpec, weight_bytes: int) -> Self:
@@ -30,5 +28,4 @@ class CostModel:
     def call(self, rows: int, length: int, past_len: int) -> float:
         """Cost of one call with `rows` rows of `length` tokens, padding included, after `past_len` cached ones."""
         tokens = rows * length
-        products = max(tokens, self.weight_read_tokens)
-        return self.call_tokens + products + self.pair_tokens * tokens * (past_len + length)
+        return self.call_tokens + tokens + self.pair_tokens * tokens * (past_len + length)

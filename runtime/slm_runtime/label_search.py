@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm_runtime.labels import LabelTree
-from slm_runtime.scoring import Float64
+from slm_runtime.scoring import Float64, log_sum_exp
 
 # From this many nodes on, scoring all of them in the ticket's own pass costs more than a typical short ticket.
 MIN_TREE_NODES = 40
@@ -25,10 +25,14 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Bounds:
-    """`upper` [R, C]: upper bound of every label's log-probability; where `exact`, the log-probability itself."""
+    """`upper` [R, C]: upper bound of every label's log-probability; where `exact`, the log-probability itself.
+
+    `rest` [R] bounds all the labels that are not exact together: those with the same known beginning share its mass.
+    """
 
     upper: Float64
     exact: Bool
+    rest: Float64
 
 
 class LabelSearch:
@@ -45,7 +49,7 @@ class LabelSearch:
         known = ~np.isnan(self.step_logprobs)
         upper = np.where(known, self.step_logprobs, 0.0) @ self._membership
         exact = (~known).astype(np.float64) @ self._membership == 0
-        return Bounds(upper, exact)
+        return Bounds(upper, exact, np.array([_joint(*ticket) for ticket in zip(upper, exact, strict=True)]))
 
     def next_nodes(self) -> list[tuple[int, ...]]:
         """For every ticket the nodes to score next, ancestors excluded; empty where the ticket is decided."""
@@ -70,3 +74,9 @@ class LabelSearch:
             if miss and not labels.isdisjoint(s.labels)
         }
         return tuple(sorted(nodes))
+
+
+def _joint(upper: Float64, exact: Bool) -> float:
+    """log of the sum of the distinct bounds: labels whose known steps are the same have the very same bound."""
+    distinct = np.unique(upper[~exact])
+    return float(log_sum_exp(distinct)) if len(distinct) else -np.inf

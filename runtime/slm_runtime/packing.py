@@ -4,7 +4,7 @@ Works on lengths only; nothing is laid out here.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from slm_runtime.layout import shared_length
@@ -26,16 +26,21 @@ class SortedSequences:
     shared: tuple[int, ...]
     depth: int
 
-    def part(self, start: int, stop: int, depth: int) -> "SortedSequences":
-        """The neighbours `start` to `stop`, which agree on `depth` tokens."""
+    def part(self, positions: Sequence[int]) -> "SortedSequences":
+        """The items at `positions`, ascending, with what each shares with the one that now stands before it."""
+        shared = [0]
+        for before, position in pairwise(positions):
+            shared.append(min(self.shared[before + 1 : position + 1]))
         return SortedSequences(
-            self.order[start:stop], self.lengths[start:stop], (0, *self.shared[start + 1 : stop]), depth
+            tuple(self.order[p] for p in positions),
+            tuple(self.lengths[p] for p in positions),
+            tuple(shared[: len(positions)]),
+            self.depth,
         )
 
-    def joined(self, other: "SortedSequences") -> "SortedSequences":
-        """These followed by `other`, which agree on nothing known beyond the depth."""
-        shared = (*self.shared, min(self.depth, other.depth), *other.shared[1:])
-        return SortedSequences(self.order + other.order, self.lengths + other.lengths, shared, self.depth)
+    def below(self, depth: int) -> "SortedSequences":
+        """The same items, which agree on `depth` tokens, from there on."""
+        return replace(self, depth=depth)
 
 
 def sort_sequences(sequences: Sequence[TokenIds]) -> SortedSequences:

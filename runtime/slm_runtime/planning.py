@@ -24,7 +24,7 @@ from slm_runtime.labels import LabelTree
 from slm_runtime.layout import Branches, Row, label_branches, lay_out
 from slm_runtime.packing import Group, SortedSequences, group_rows, sort_sequences
 from slm_runtime.tokenizer import TokenIds
-from slm_runtime.trunks import Section, split_sections
+from slm_runtime.trunks import LONGEST_ROW_TOKENS, split_trunks
 
 Strategy = Literal["packed", "bucketed", "naive", "item"]
 NAIVE_ROWS = 32
@@ -88,10 +88,9 @@ def plan_batches(
     """Batches that hold every sequence exactly once, within `limits` unless a single row exceeds them."""
     branches = label_branches(tree)
     if strategy == "packed":
-        items = sort_sequences(sequences)
-        sections = list(split_sections(sequences, items, len(branches), limits.batch_tokens, cost)) if sequences else []
-        for section in sorted(sections, key=lambda section: max(section.items.lengths), reverse=True):
-            yield from _packed(section, sequences, branches, limits, cost)
+        plan = plan_tree(sort_sequences(sequences), len(branches), limits, cost)
+        for section in sorted(plan.sections, key=lambda section: max(section.items.lengths, default=0), reverse=True):
+            yield from _lay_out_section(section, sequences, branches)
         return
     rows = [lay_out([i], sequences, branches) for i in range(len(sequences))]
     if strategy == "bucketed":
@@ -105,32 +104,62 @@ def plan_batches(
         yield Batch(tuple(rows[start:stop]))
 
 
-def _packed(
-    section: Section, sequences: Sequence[TokenIds], branches: Branches, limits: Limits, cost: CostModel
-) -> Iterator[Batch]:
-    """The cheapest plan over all row capacities; rows longest first."""
-    items, past_len = section.items, limits.past_len + len(section.trunk)
-    capacities = [c for c in ROW_CAPACITIES if c <= limits.batch_tokens and limits.fits(1, c, past_len)]
-    plans = (
-        _plan_rows(items, len(branches), capacity, limits, past_len, cost)
-        for capacity in capacities or [min(limits.batch_tokens, ROW_CAPACITIES[0])]
+@dataclass(frozen=True)
+class Section:
+    """Sequences that agree on `items.depth` tokens, in rows, longest first, and batches: (start, stop) of rows."""
+
+    items: SortedSequences
+    groups: tuple[Group, ...]
+    cuts: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class TreePlan:
+    """Sections, and what they cost together."""
+
+    sections: tuple[Section, ...]
+    price: float
+
+
+def plan_tree(items: SortedSequences, branch_tokens: int, limits: Limits, cost: CostModel) -> TreePlan:
+    """The cheaper of two plans: everything in rows, or big trunks in the past and the rest in rows."""
+    past_len = limits.past_len + items.depth
+    capacities = [c for c in ROW_CAPACITIES if limits.fits(1, c, past_len)] or [limits.batch_tokens]
+    plain = min(
+        (_plan_rows(items, branch_tokens, capacity, limits, cost) for capacity in capacities), key=lambda p: p.price
     )
-    groups, cuts, _ = min(plans, key=lambda plan: plan[2])
-    for start, stop in cuts:
-        rows = []
-        for group in groups[start:stop]:
-            indices = [items.order[position] for position in group.positions]
-            rows.append(lay_out(indices, sequences, branches, items.depth))
-        yield Batch(tuple(rows), section.trunk)
+    split = split_trunks(items, branch_tokens, limits.batch_tokens, cost)
+    if not split.branches:
+        return plain
+    plans = [plan_tree(split.rest, branch_tokens, limits, cost)] if split.rest.order else []
+    trunk_price = 0.0
+    for branch in split.branches:
+        plans.append(plan_tree(branch, branch_tokens, limits, cost))
+        trunk_price += cost.call(1, branch.depth - items.depth, past_len)
+    price = trunk_price + sum(plan.price for plan in plans)
+    sections = tuple(section for plan in plans for section in plan.sections)
+    too_long = any(group.num_tokens > LONGEST_ROW_TOKENS for group in plain.sections[0].groups)
+    return TreePlan(sections, price) if too_long or price < plain.price else plain
 
 
-def _plan_rows(
-    items: SortedSequences, branch_tokens: int, capacity: int, limits: Limits, past_len: int, cost: CostModel
-) -> tuple[list[Group], list[tuple[int, int]], float]:
-    groups = sorted(group_rows(items, branch_tokens, capacity), key=lambda g: g.num_tokens, reverse=True)
+def _plan_rows(items: SortedSequences, branch_tokens: int, capacity: int, limits: Limits, cost: CostModel) -> TreePlan:
+    """Everything in rows of at most `capacity` tokens."""
+    past_len = limits.past_len + items.depth
+    groups = sorted(group_rows(items, branch_tokens, capacity), key=lambda group: group.num_tokens, reverse=True)
     lengths = [group.num_tokens for group in groups]
     cuts = cut_batches(lengths, limits, past_len, cost)
-    return groups, cuts, sum(cost.call(stop - start, lengths[start], past_len) for start, stop in cuts)
+    price = sum(cost.call(stop - start, lengths[start], past_len) for start, stop in cuts)
+    return TreePlan((Section(items, tuple(groups), tuple(cuts)),), price)
+
+
+def _lay_out_section(section: Section, sequences: Sequence[TokenIds], branches: Branches) -> Iterator[Batch]:
+    items = section.items
+    for start, stop in section.cuts:
+        rows = []
+        for group in section.groups[start:stop]:
+            indices = [items.order[position] for position in group.positions]
+            rows.append(lay_out(indices, sequences, branches, items.depth))
+        yield Batch(tuple(rows), sequences[items.order[0]][: items.depth])
 
 
 def cut_batches(lengths: Sequence[int], limits: Limits, past_len: int, cost: CostModel) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ def predict(ticket: Ticket, encoded: EncodedTicket, scored: ScoredSequence, task
     logprobs = scored.logprobs
     if not np.isfinite(logprobs).all():
         return failure(ticket, "the model returned a score that is not a finite number", encoded)
-    probabilities = np.exp(logprobs - log_sum_exp(logprobs))
+    probabilities = np.exp(logprobs - log_sum_exp(np.append(logprobs[scored.exact], scored.rest)))
     best = _best(scored)
     score = float(probabilities[best])
     below = task.threshold is not None and score < task.threshold

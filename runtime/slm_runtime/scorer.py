@@ -28,12 +28,14 @@ NORMALIZER_ROWS = 4096
 class ScoredSequence:
     """`logprobs` [C] of the labels in nats; where not `exact`, an upper bound of a label that cannot win any more.
 
-    `mass` is the labels' share of the model's whole distribution where it is known.
+    `rest` bounds the log-probability of all labels that are not exact together. `mass` is the labels' share of the
+    model's whole distribution where it is known.
     """
 
     logprobs: Float64
     exact: NDArray[np.bool_]
     mass: float | None
+    rest: float = -np.inf
     rechecked: bool = False
 
 
@@ -115,7 +117,7 @@ class SequenceScorer:
         bounds = search.bounds()
         for i, sequence in enumerate(batch.sequences):
             mass = float(np.exp(log_sum_exp(bounds.upper[i]))) if bounds.exact[i].all() else None
-            yield int(sequence), ScoredSequence(bounds.upper[i], bounds.exact[i], mass)
+            yield int(sequence), ScoredSequence(bounds.upper[i], bounds.exact[i], mass, float(bounds.rest[i]))
 
     def _record(
         self, search: LabelSearch, tickets: NDArray[np.int64], nodes: NDArray[np.int64], hidden: Float32
