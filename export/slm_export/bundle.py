@@ -19,6 +19,7 @@ from slm_export.decoder import PrefillStep
 from slm_export.families import Architecture
 from slm_export.onnx_export import MIN_ONNXRUNTIME, export_decoder, graph_spec, write_normalizer
 from slm_export.resources import require_room
+from slm_export.roofline import write_roofline
 from slm_export.sources import Checkpoint
 from slm_runtime.errors import OutputError
 from slm_runtime.integrity import sha256_of
@@ -31,6 +32,7 @@ from slm_runtime.manifest import (
     MatrixSpec,
     ModelInfo,
     NormalizerSpec,
+    RooflineSpec,
 )
 
 Say = Callable[[str], None]
@@ -127,11 +129,12 @@ def write_bundle(
     step = PrefillStep(model)
     arch = step.arch
     spec = graph_spec(arch, file=DECODER_FILE, precision="fp32")
-    normalizer = NormalizerSpec("normalizer.onnx")
+    normalizer, roofline = NormalizerSpec("normalizer.onnx"), RooflineSpec("roofline.onnx")
     say("writing the embedding matrix")
     embeddings, lm_head = write_matrices(folder, model)
     say(f"tracing {arch.num_layers} layers to ONNX")
     export_decoder(step, spec, folder)
+    write_roofline(roofline, spec, folder)
     write_normalizer(normalizer, folder)
     _copy_tokenizer(checkpoint.folder, folder, tokenizer)
     return Manifest(
@@ -145,6 +148,7 @@ def write_bundle(
         ),
         decoder=spec,
         normalizer=normalizer,
+        roofline=roofline,
         embeddings=embeddings,
         lm_head=lm_head,
         min_onnxruntime=MIN_ONNXRUNTIME,

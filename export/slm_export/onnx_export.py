@@ -116,15 +116,14 @@ def export_decoder(step: PrefillStep, spec: GraphSpec, folder: Path) -> list[str
         path.unlink()
     trace.parent.rmdir()
     pin_versions(model)
-    data_name = Path(spec.file).stem + ".data"
     onnx.save(
         model,
         folder / spec.file,
         save_as_external_data=True,
-        location=data_name,
+        location=spec.data_file,
         size_threshold=EXTERNAL_THRESHOLD_BYTES,
     )
-    return [spec.file, data_name]
+    return [spec.file, spec.data_file]
 
 
 def pin_versions(model: onnx.ModelProto) -> None:

@@ -51,7 +51,7 @@ def compare(reference: Sequence[ReferenceScores], predictions: Sequence[Predicti
     """The agreement of two answers to the same tickets, made by the same rule and without a threshold.
 
     Where the runtime knows the labels' share of the whole distribution, the log-probabilities are those of the whole
-    distribution; else those over the labels.
+    distribution; else those over the labels. Where it scored only the labels that could win, distances to the winner.
     """
     pairs = list(zip(reference, predictions, strict=True))
     diffs = [_max_diff(expected, found) for expected, found in pairs]
@@ -69,6 +69,8 @@ def compare(reference: Sequence[ReferenceScores], predictions: Sequence[Predicti
 def _max_diff(expected: ReferenceScores, found: Prediction) -> float | None:
     if found.error is not None:
         return None
+    if len(found.scores) < len(expected.labels):
+        return _max_diff_to_best(expected, found)
     largest = expected.logprobs.max()
     log_mass = float(largest + np.log(np.exp(expected.logprobs - largest).sum()))
     over_labels = _floored(expected.logprobs - log_mass) - _floored(_logs(list(found.scores.values())))
@@ -76,6 +78,15 @@ def _max_diff(expected: ReferenceScores, found: Prediction) -> float | None:
         return float(np.abs(over_labels).max())
     mass_diff = _floored(np.array([log_mass])) - _floored(_logs([found.label_mass]))
     return float(np.abs(over_labels + mass_diff).max())
+
+
+def _max_diff_to_best(expected: ReferenceScores, found: Prediction) -> float:
+    """As `_max_diff` where only the labels that could win were scored in full: their distances to the best one."""
+    known = [expected.labels.index(label) for label in found.scores]
+    scores = _logs(list(found.scores.values()))
+    best = int(np.argmax(scores))
+    logprobs = expected.logprobs[known]
+    return float(np.abs((logprobs - logprobs[best]) - (scores - scores[best])).max())
 
 
 def _logs(probabilities: Sequence[float]) -> NDArray[np.float64]:

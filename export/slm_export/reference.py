@@ -26,12 +26,13 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """The answer to one text: `logprobs` [C] in nats, as the scoring rule defines them, and the best label.
+    """The answer to one text: `logprobs` [C] of `labels` in nats, as the scoring rule defines them; the best label.
 
     A tie goes to the label that comes first. `num_tokens` counts the prompt.
     """
 
     label: str
+    labels: tuple[str, ...]
     logprobs: NDArray[np.float64]
     num_tokens: int
 
@@ -217,4 +218,4 @@ def _scores(question: Question, logits: dict[Tail, Tensor], num_tokens: int) -> 
         raise ParityError(
             "the PyTorch reference itself returned a score that is not a finite number; compare with another checkpoint"
         )
-    return ReferenceScores(question.labels[int(np.argmax(logprobs))], logprobs, num_tokens)
+    return ReferenceScores(question.labels[int(np.argmax(logprobs))], question.labels, logprobs, num_tokens)

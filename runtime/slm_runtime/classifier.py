@@ -52,13 +52,12 @@ class Classifier:
         folder, manifest = bundle.folder, bundle.manifest
         self.decoder = DecoderSession(folder, manifest, provider=provider, num_threads=self.num_threads)
         self.head = Matrix(folder, manifest.head)
-        weights = Path(manifest.decoder.file).with_suffix(".data").name
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
         self.machinery = Machinery(
             self.decoder,
             Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads),
             PrefixCache(self.decoder, max_pairs=self.max_pairs),
-            CostModel.of_graph(manifest.decoder, manifest.files[weights].size_bytes),
+            CostModel.of_graph(manifest.decoder, manifest.decoder_bytes),
         )
 
     @classmethod

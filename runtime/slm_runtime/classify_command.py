@@ -49,6 +49,7 @@ class ClassifyRequest:
     batch_tokens: int
     strategy: Strategy
     no_prefix_cache: bool
+    all_scores: bool
     no_dedupe: bool
     max_tokens: int | None
     truncate: Truncate
@@ -75,6 +76,7 @@ class ClassifyRequest:
             strategy=self.strategy,
             prefix_cache=not self.no_prefix_cache,
             dedupe=not self.no_dedupe,
+            all_scores=self.all_scores,
             batch_tokens=self.batch_tokens,
             max_tokens=self.max_tokens,
             truncate=self.truncate,

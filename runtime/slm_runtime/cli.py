@@ -66,6 +66,7 @@ def slm_run() -> None:
     help="How tickets share rows and batches; labels do not depend on it.",
 )
 @click.option("--no-prefix-cache", is_flag=True, help="Compute the shared prompt prefix anew for every row.")
+@click.option("--all-scores", is_flag=True, help="Score every label of a large set in full, also hopeless ones.")
 @click.option("--no-dedupe", is_flag=True, help="Score equal tickets one by one.")
 @click.option(
     "--max-tokens",
@@ -94,6 +95,25 @@ def classify(**flags: Any) -> int:
     from slm_runtime.classify_command import ClassifyRequest, classify_file
 
     return classify_file(ClassifyRequest(**flags))
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+@click.option("--workload", default="seed", show_default=True, help="seed, or a CSV, TSV or JSONL file of tickets.")
+@click.option("--task", type=click.Path(path_type=Path), help="Task file (TOML); default: the seed's three labels.")
+@click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
+@click.option("--limit", type=click.IntRange(1), help="Use the first so many tickets.")
+@click.option("--strategies", default="packed,bucketed", show_default=True, help="Comma-separated, or all.")
+@click.option("--no-dedupe", is_flag=True, help="Score equal tickets one by one.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Alternating repeats.")
+@click.option("--no-roofline", is_flag=True, help="Skip the comparison with bare weight products.")
+@click.option("--json", help="Write the result as JSON; - is stdout, instead of the table.")
+@provider_options
+def bench(**flags: Any) -> int:
+    """Measure the strategies on this machine, alternating: items/s, padding, sharing, memory, share of the roofline."""
+    from slm_runtime.bench_command import BenchRequest, run_bench
+
+    return run_bench(BenchRequest(**flags))
 
 
 @slm_run.command(epilog=EXIT_CODES)

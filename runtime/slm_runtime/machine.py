@@ -19,7 +19,7 @@ def describe_machine(num_threads: int) -> dict[str, str | int]:
     """Name of the CPU, its cores, the threads in use."""
     return {
         "system": platform.system(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,
         "threads": num_threads,
     }
@@ -35,7 +35,8 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """What the system calls its processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -51,6 +51,11 @@ class GraphSpec:
     score_index = "score_index"
     last_hidden = "last_hidden"
 
+    @property
+    def data_file(self) -> str:
+        """The file beside the graph that holds its weights."""
+        return Path(self.file).with_suffix(".data").name
+
     @staticmethod
     def past_name(layer: int, kind: KvKind) -> str:
         return f"past_key_values.{layer}.{kind}"
@@ -86,6 +91,19 @@ class NormalizerSpec:
     hidden = "hidden"
     head_rows = "head_rows"
     log_norm = "log_norm"
+
+
+@dataclass(frozen=True)
+class RooflineSpec:
+    """The decoder's weight products alone, one after the other: `states` [M, D] -> `result` [M, D].
+
+    What `slm-run bench` compares the decoder with. The weights are the decoder's own file.
+    """
+
+    file: str
+
+    states = "states"
+    result = "result"
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,7 @@ class Manifest:
     model: ModelInfo
     decoder: GraphSpec
     normalizer: NormalizerSpec
+    roofline: RooflineSpec
     embeddings: MatrixSpec
     lm_head: MatrixSpec | None
     min_onnxruntime: str
@@ -152,6 +171,16 @@ class Manifest:
     def head(self) -> MatrixSpec:
         """The matrix that turns hidden states into logits."""
         return self.lm_head or self.embeddings
+
+    @property
+    def decoder_bytes(self) -> int:
+        """Size of the decoder's weights on disk."""
+        return self.files[self.decoder.data_file].size_bytes
+
+    @property
+    def decoder_digest(self) -> str:
+        """Digest of the decoder's graph and weights."""
+        return f"{self.files[self.decoder.file].sha256} {self.files[self.decoder.data_file].sha256}"
 
     @property
     def digest(self) -> str:
@@ -195,6 +224,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         model=ModelInfo(**data["model"]),
         decoder=GraphSpec(**data["decoder"]),
         normalizer=NormalizerSpec(**data["normalizer"]),
+        roofline=RooflineSpec(**data["roofline"]),
         embeddings=MatrixSpec(**data["embeddings"]),
         lm_head=None if head is None else MatrixSpec(**head),
         min_onnxruntime=str(data["min_onnxruntime"]),
@@ -203,7 +233,9 @@ def _parse(data: dict[str, Any]) -> Manifest:
         tools=dict(data["tools"]),
         parity=tuple(ParityRecord(**record) for record in data["parity"]),
     )
-    used = {manifest.decoder.file, manifest.normalizer.file, manifest.embeddings.file, manifest.head.file}
+    decoder = manifest.decoder
+    graphs = {decoder.file, decoder.data_file, manifest.normalizer.file, manifest.roofline.file}
+    used = graphs | {manifest.embeddings.file, manifest.head.file}
     if missing := sorted((used | {TOKENIZER_FILE, TEMPLATE_FILE}) - set(files)):
         raise ValueError(f"no digest recorded for {', '.join(missing)}")
     return manifest

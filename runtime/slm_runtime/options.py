@@ -40,7 +40,12 @@ class RunOptions:
 
 @dataclass
 class RunCounts:
-    """What a run did; counts grow while it runs. Tokens are those the model processed, prefix included once."""
+    """What a run did; counts grow while it runs. Tokens are those the model processed, prefix included once.
+
+    `prefix_saved_tokens` and `tree_saved_tokens` were not processed because the prefix was cached, or because tickets
+    share their beginnings. `call_sizes` counts the calls of the decoder by their tokens, padding included;
+    `decoder_s` is the time in it, `model_s` with the log-normaliser.
+    """
 
     rows: int = 0
     errors: int = 0
@@ -50,8 +55,11 @@ class RunCounts:
     prompt_tokens: int = 0
     real_tokens: int = 0
     processed_tokens: int = 0
-    batches: int = 0
     model_s: float = 0.0
+    prefix_saved_tokens: int = 0
+    tree_saved_tokens: int = 0
+    call_sizes: dict[int, int] = field(default_factory=dict)
+    decoder_s: float = 0.0
     labels: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -74,9 +74,12 @@ class SequenceScorer:
         Sequences follow `prefix_ids`, whose keys and values are computed once.
         """
         planned = self._root if self._search else self._tree
+        self._counts.prefix_saved_tokens += len(prefix_ids) * len(sequences)
+        self._counts.tree_saved_tokens += sum(map(len, sequences)) + len(planned.token_ids) * len(sequences)
         waiting: list[tuple[Batch, Float32]] = []
         for batch in plan_batches(sequences, planned, strategy, limits, self._machinery.cost):
-            past = self._past(prefix_ids + batch.trunk)
+            past = self._past(prefix_ids, batch.trunk)
+            self._counts.tree_saved_tokens -= batch.num_tokens
             model_input = batch_input(batch, past.num_tokens)
             if self._search:
                 yield from self._searched(batch, model_input, past, limits)
@@ -105,7 +108,7 @@ class SequenceScorer:
         """The tickets of one batch: their roots in the batch's own call, label nodes in as many more as it takes."""
         started = time.perf_counter()
         hidden, joined = self._machinery.decoder.with_present(model_input, past)
-        self._count(started, batch.num_tokens, model_input)
+        self._note_call(started, batch.num_tokens, model_input.token_ids.size)
         count = len(batch.sequences)
         search = LabelSearch(self._tree, count)
         expander = Expander(batch, self._tree, past.num_tokens, limits)
@@ -131,26 +134,35 @@ class SequenceScorer:
             norm = log_sum_exp(logits) if log_norm is None else log_norm[rows]
             search.step_logprobs[np.ix_(tickets[rows], steps)] = logits - norm[:, None]
 
-    def _past(self, token_ids: TokenIds) -> Past:
-        cache = self._machinery.prefix_cache
-        before, started = cache.num_computed, time.perf_counter()
-        past = cache.past(token_ids)
-        self._counts.real_tokens += cache.num_computed - before
-        self._counts.processed_tokens += cache.num_computed - before
-        self._counts.model_s += time.perf_counter() - started
-        return past
+    def _past(self, prefix_ids: TokenIds, trunk: TokenIds) -> Past:
+        self._counts.prefix_saved_tokens -= self._computed(prefix_ids)
+        self._counts.tree_saved_tokens -= self._computed(prefix_ids + trunk)
+        return self._machinery.prefix_cache.past(prefix_ids + trunk)
+
+    def _computed(self, token_ids: TokenIds) -> int:
+        """How many tokens the model had to process before their past was there."""
+        cache, started = self._machinery.prefix_cache, time.perf_counter()
+        before = cache.num_computed
+        cache.past(token_ids)
+        computed = cache.num_computed - before
+        if computed:
+            self._note_call(started, computed, computed)
+        return computed
 
     def _run(self, model_input: ModelInput, past: Past, num_tokens: int) -> Float32:
         started = time.perf_counter()
         hidden = self._machinery.decoder.last_hidden(model_input, past)
-        self._count(started, num_tokens, model_input)
+        self._note_call(started, num_tokens, model_input.token_ids.size)
         return hidden
 
-    def _count(self, started: float, num_tokens: int, model_input: ModelInput) -> None:
-        self._counts.model_s += time.perf_counter() - started
-        self._counts.batches += 1
-        self._counts.real_tokens += num_tokens
-        self._counts.processed_tokens += model_input.token_ids.size
+    def _note_call(self, started: float, real_tokens: int, processed_tokens: int) -> None:
+        elapsed = time.perf_counter() - started
+        self._counts.model_s += elapsed
+        self._counts.decoder_s += elapsed
+        self._counts.real_tokens += real_tokens
+        self._counts.processed_tokens += processed_tokens
+        sizes = self._counts.call_sizes
+        sizes[processed_tokens] = sizes.get(processed_tokens, 0) + 1
 
     def _log_norm(self, hidden: Float32) -> Float64:
         started = time.perf_counter()

@@ -1,5 +1,6 @@
 """The only importer of onnxruntime: open graphs, run batches. Axis letters as in `manifest`."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from slm_runtime.errors import ArtifactError, GraphMismatchError, ProviderError
-from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec
+from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec, RooflineSpec
 from slm_runtime.matrix import Matrix
 from slm_runtime.model_input import ModelInput
+from slm_runtime.prepacked import PrepackedGraph
 
 Float32 = NDArray[np.float32]
 NORMALIZER_CHUNK_ROWS = 8192
@@ -49,7 +51,7 @@ class DecoderSession:
         _check_version(folder, manifest.min_onnxruntime)
         self.spec = manifest.decoder
         self.provider = _check_provider(provider)
-        self._session = _open(folder / self.spec.file, num_threads, self.provider)
+        self._session = _open_decoder(folder, manifest, num_threads, self.provider)
         _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
         self._embeddings = Matrix(folder, manifest.embeddings)
 
@@ -85,7 +87,7 @@ class Normalizer:
     def __init__(self, folder: Path, spec: NormalizerSpec, head: Matrix, *, num_threads: int) -> None:
         self._spec = spec
         self._head = head
-        self._session = _open(folder / spec.file, num_threads, PROVIDERS["cpu"])
+        self._session = _open(folder / spec.file, _options(num_threads), PROVIDERS["cpu"])
         _check_names(folder / spec.file, self._session, [spec.hidden, spec.head_rows], [spec.log_norm])
 
     def log_norm(self, hidden: Float32) -> NDArray[np.float64]:
@@ -98,12 +100,56 @@ class Normalizer:
         return total
 
 
-def _open(path: Path, num_threads: int, provider: str) -> ort.InferenceSession:
+class Roofline:
+    """The decoder's weight products alone, to compare its speed with."""
+
+    def __init__(self, folder: Path, spec: RooflineSpec, hidden_size: int, *, num_threads: int) -> None:
+        self._spec = spec
+        self._hidden_size = hidden_size
+        self._session = _open(folder / spec.file, _options(num_threads), PROVIDERS["cpu"])
+
+    def run_s(self, num_tokens: int) -> float:
+        """Seconds that the products of `num_tokens` tokens take."""
+        states = np.random.default_rng(0).normal(size=(num_tokens, self._hidden_size)).astype(np.float32)
+        started = time.perf_counter()
+        self._session.run([self._spec.result], {self._spec.states: states})
+        return time.perf_counter() - started
+
+
+def _open_decoder(folder: Path, manifest: Manifest, num_threads: int, provider: str) -> ort.InferenceSession:
+    """The decoder, from its prepacked copy where there is one; else from the bundle, leaving a copy."""
+    path = folder / manifest.decoder.file
+    copy = PrepackedGraph(manifest.decoder_digest, manifest.decoder_bytes)
+    if copy.ready:
+        options = _options(num_threads)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the copy is optimised already
+        try:
+            return _open(copy.path, options, provider)
+        except ArtifactError:
+            copy.discard()
+    options = _options(num_threads)
+    if not copy.write_with(options):
+        return _open(path, options, provider)
+    try:
+        session = _open(path, options, provider)
+    except ArtifactError:
+        # Either the bundle is unusable, and this raises again, or the copy could not be written.
+        copy.abandon()
+        return _open(path, _options(num_threads), provider)
+    copy.finish()
+    return session
+
+
+def _options(num_threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # patterns are kept per shape, and there are thousands of shapes
-    options.log_severity_level = 3  # stderr is for people: errors are raised, warnings are about the machine
+    options.log_severity_level = 4  # stderr is for people, and every error is raised
+    return options
+
+
+def _open(path: Path, options: ort.SessionOptions, provider: str) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(str(path.absolute()), options, providers=[provider])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes

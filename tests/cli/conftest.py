@@ -26,14 +26,6 @@ class Outcome:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Stamps of throw-away bundles do not belong into the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny", "qwen2", tied=True)

@@ -109,7 +109,7 @@ def test_compare_notices_a_wrong_mass_label_order_or_failure(pair: Pair) -> None
 
 
 def test_c10_probabilities_that_underflow_are_compared_down_to_the_floor() -> None:
-    expected = [ReferenceScores("a", np.array([0.0, -900.0]), 5)]
+    expected = [ReferenceScores("a", ("a", "b"), np.array([0.0, -900.0]), 5)]
     found = [Prediction(row=0, id=None, label="a", scores={"a": 1.0, "b": 0.0}, num_tokens=5)]
     assert compare(expected, found).max_logprob_diff == 0
     wrong = [replace(found[0], scores={"a": 1.0, "b": 1e-200})]

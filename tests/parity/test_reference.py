@@ -143,6 +143,7 @@ def test_a_checkpoint_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.usefixtures("user_cache")
 def test_seed_workload_has_the_published_sizes_on_the_qwen_tokenizer() -> None:
     from transformers import AutoTokenizer
 
