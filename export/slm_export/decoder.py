@@ -6,6 +6,7 @@ into the rows of their key head instead of repeating K and V, and after the last
 positions go on. Axis letters as in `slm_runtime.manifest`; G = H / Hkv.
 """
 
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from slm_export.families import Architecture, read_architecture
 
 KeyValue = tuple[Tensor, Tensor]
+# A token sees none behind it, so a block of queries needs only the keys up to its end: 9/16 of the scores with 8.
+QUERY_BLOCKS = 8
 
 
 class RotaryEmbedding(torch.autograd.Function):
@@ -50,6 +53,20 @@ def fused_linear(*parts: nn.Linear) -> nn.Linear:
     return fused
 
 
+def pad_queries(states: Tensor) -> Tensor:
+    """`states` [..., S, X] with enough zero rows for every block of queries to hold one."""
+    return nn.functional.pad(states, (0, 0, 0, QUERY_BLOCKS - 1))
+
+
+def query_blocks(bias: Tensor, past_len: int) -> list[tuple[int, int, int, Tensor]]:
+    """(start, stop, number of keys in sight, bias of the block) for every block of a padded bias [B, 1, S', T]."""
+    length = bias.shape[2]
+    bounds = [length * block // QUERY_BLOCKS for block in range(QUERY_BLOCKS + 1)]
+    return [
+        (start, stop, past_len + stop, bias[:, :, start:stop, : past_len + stop]) for start, stop in pairwise(bounds)
+    ]
+
+
 class DecoderLayer(nn.Module):
     """One transformer layer around the weights of transformers' own layer."""
 
@@ -77,17 +94,28 @@ class DecoderLayer(nn.Module):
         queries, keys, values = self.qkv(rms_norm(self.attention_norm, hidden)).split(sizes, dim=-1)
         queries = RotaryEmbedding.apply(self._head_norm(self.q_norm, queries), *rotary)
         keys = RotaryEmbedding.apply(self._head_norm(self.k_norm, keys), *rotary)
-        # [B, S, Hkv, G, Dh] -> [B, Hkv, G * S, Dh]: the queries of one key head are the rows of one product
+        # [B, S, Hkv, G, Dh] -> [B, Hkv, G, S, Dh]: the queries of one key head become the rows of one product
         queries = queries.view(batch, length, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-        queries = queries.reshape(batch, kv_heads, -1, head_dim) * self.scale
         present = tuple(t.view(batch, length, kv_heads, head_dim).transpose(1, 2) for t in (keys, values))
         all_keys, all_values = (
             torch.cat((old.expand(batch, -1, -1, -1), new), dim=2) for old, new in zip(past, present, strict=True)
         )
-        scores = (queries @ all_keys.transpose(2, 3)).view(batch, heads, length, -1) + bias
-        weights = scores.softmax(-1).view(batch, kv_heads, -1, all_keys.shape[2])
-        mixed = (weights @ all_values).view(batch, kv_heads, -1, length, head_dim)
-        return mixed.permute(0, 3, 1, 2, 4).reshape(batch, length, heads * head_dim), cast("KeyValue", present)
+        queries = pad_queries(queries)
+        mixed = [
+            self._attend_block(queries[:, :, :, start:stop], all_keys[:, :, :seen], all_values[:, :, :seen], part)
+            for start, stop, seen, part in query_blocks(bias, past[0].shape[2])
+        ]
+        attended = torch.cat(mixed, dim=3)[:, :, :, :length].permute(0, 3, 1, 2, 4)
+        return attended.reshape(batch, length, heads * head_dim), cast("KeyValue", present)
+
+    def _attend_block(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        """Attention output [B, Hkv, G, S', Dh] of the queries [B, Hkv, G, S', Dh] over the keys that they may see."""
+        batch, kv_heads, _, length, head_dim = queries.shape
+        rows = queries.reshape(batch, kv_heads, -1, head_dim)
+        # onnxruntime fuses transpose, product and scale into one operator when they stand together
+        scores = (rows @ keys.transpose(2, 3) * self.scale).view(batch, self.arch.num_heads, length, -1) + bias
+        weights = scores.softmax(-1).view(batch, kv_heads, -1, keys.shape[2])
+        return (weights @ values).view(batch, kv_heads, -1, length, head_dim)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer's output for residual `hidden` and attention output `attended`, any leading axes."""
@@ -127,7 +155,7 @@ class PrefillStep(nn.Module):
         past_key_values: list[KeyValue],
     ) -> tuple[Tensor, ...]:
         """`last_hidden` [N, D], then the presents in the order of `GraphSpec.present_names`."""
-        hidden = inputs_embeds
+        hidden, attention_bias = inputs_embeds, pad_queries(attention_bias)
         rotary = (position_ids, self.cos, self.sin)
         presents: list[Tensor] = []
         for index, module in enumerate(self.layers):

@@ -5,9 +5,9 @@ from typing import Self
 
 from slm_runtime.manifest import GraphSpec
 
-# Fitted on a 2-core AVX-512 machine with the 0.5B model, see runtime/DESIGN.md: attention reaches half of the share of
-# the machine's arithmetic that the weight products reach, and a call costs as much as 20 more tokens.
-ATTENTION_OVERHEAD = 2.0
+# Fitted on a 2-core AVX-512 machine with the 0.5B model, see runtime/DESIGN.md: attention computes little more than
+# half of all pairs at half the speed of the weight products, and a call costs as much as 20 more tokens.
+ATTENTION_OVERHEAD = 1.0
 CALL_TOKENS = 20.0
 
 
