@@ -39,9 +39,19 @@ def open_bundle(name: str | Path) -> Bundle:
         FormatError: not a bundle, another format, or an unreadable tokenizer or template.
         DigestError: a file is missing or not the one that was exported.
     """
+    return read_bundle(*checked_manifest(name))
+
+
+def checked_manifest(name: str | Path) -> tuple[Path, Manifest]:
+    """Folder and manifest of the bundle called `name`, its files checked. Raises as `open_bundle` does."""
     folder = find_bundle(name)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    return folder, manifest
+
+
+def read_bundle(folder: Path, manifest: Manifest) -> Bundle:
+    """The bundle in `folder`, whose files were checked. Raises FormatError for an unreadable tokenizer or template."""
     source = (folder / TEMPLATE_FILE).read_text(encoding="utf-8")
     template = ChatTemplate(source, dict(manifest.special_tokens))
     return Bundle(folder, manifest, PlainTokenizer(folder / TOKENIZER_FILE), template)

@@ -10,13 +10,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from slm_runtime.bundle import Bundle, open_bundle
+from slm_runtime.bundle import Bundle, checked_manifest, read_bundle
 from slm_runtime.cost import CostModel
 from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
@@ -46,11 +47,11 @@ Progress = Callable[[int], None]
 class Classifier:
     """A loaded bundle. Labels tickets exactly as the exported model would, one at a time and unpadded."""
 
-    def __init__(self, bundle: Bundle, *, provider: str = "cpu", threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, decoder: DecoderSession) -> None:
         self.bundle = bundle
-        self.num_threads = usable_threads(threads)
+        self.decoder = decoder
+        self.num_threads = decoder.num_threads
         folder, manifest = bundle.folder, bundle.manifest
-        self.decoder = DecoderSession(folder, manifest, provider=provider, num_threads=self.num_threads)
         self.head = Matrix(folder, manifest.head)
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
         self.machinery = Machinery(
@@ -68,7 +69,11 @@ class Classifier:
             ArtifactError: the bundle is damaged or not for this version.
             ProviderError: the provider is not available here.
         """
-        return cls(open_bundle(bundle), provider=provider, threads=threads)
+        folder, manifest = checked_manifest(bundle)
+        num_threads = usable_threads(threads)
+        with ThreadPoolExecutor(1) as pool:
+            decoder = pool.submit(DecoderSession, folder, manifest, provider=provider, num_threads=num_threads)
+            return cls(read_bundle(folder, manifest), decoder.result())
 
     def prepare(self, task: Task, options: RunOptions = RunOptions()) -> "TaskRunner":  # noqa: B008 (frozen)
         """`task`, encoded and ready to label any number of tickets.

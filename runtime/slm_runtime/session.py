@@ -50,6 +50,7 @@ class DecoderSession:
     def __init__(self, folder: Path, manifest: Manifest, *, provider: str, num_threads: int) -> None:
         _check_version(folder, manifest.min_onnxruntime)
         self.spec = manifest.decoder
+        self.num_threads = num_threads
         self.provider = _check_provider(provider)
         self._session = _open_decoder(folder, manifest, num_threads, self.provider)
         _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
@@ -117,8 +118,7 @@ class Roofline:
 
 
 def _open_decoder(folder: Path, manifest: Manifest, num_threads: int, provider: str) -> ort.InferenceSession:
-    """The decoder, from its prepacked copy where there is one; else from the bundle, leaving a copy."""
-    path = folder / manifest.decoder.file
+    """The decoder, from its prepacked copy where there is one."""
     copy = PrepackedGraph(manifest.decoder_digest, manifest.decoder_bytes)
     if copy.ready:
         options = _options(num_threads)
@@ -127,17 +127,25 @@ def _open_decoder(folder: Path, manifest: Manifest, num_threads: int, provider: 
             return _open(copy.path, options, provider)
         except ArtifactError:
             copy.discard()
+    return _open(folder / manifest.decoder.file, _options(num_threads), provider)
+
+
+def keep_prepacked(folder: Path, manifest: Manifest, *, num_threads: int) -> bool:
+    """Leave a prepacked copy of the decoder for the next start; True when one was made.
+
+    Takes about as long as opening the decoder twice and as much memory: call it when no session is open.
+    """
+    copy = PrepackedGraph(manifest.decoder_digest, manifest.decoder_bytes)
     options = _options(num_threads)
-    if not copy.write_with(options):
-        return _open(path, options, provider)
+    if copy.ready or not copy.write_with(options):
+        return False
     try:
-        session = _open(path, options, provider)
+        _open(folder / manifest.decoder.file, options, PROVIDERS["cpu"])
     except ArtifactError:
-        # Either the bundle is unusable, and this raises again, or the copy could not be written.
         copy.abandon()
-        return _open(path, _options(num_threads), provider)
+        return False
     copy.finish()
-    return session
+    return True
 
 
 def _options(num_threads: int) -> ort.SessionOptions:

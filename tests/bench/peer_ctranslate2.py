@@ -6,8 +6,9 @@ static prompt and computes the logits of every position.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import ctranslate2
+import ctranslate2  # type: ignore[import-untyped]
 import numpy as np
 from peer_prompts import TokenRows, shared_prefix_len
 from transformers import AutoTokenizer
@@ -22,7 +23,8 @@ class CTranslate2Peer:
 
     def __init__(self, folder: Path, checkpoint: Path, question: Question, *, num_threads: int) -> None:
         self._question = question
-        self._tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+        load: Any = AutoTokenizer.from_pretrained
+        self._tokenizer = load(checkpoint, local_files_only=True)
         self._generator = ctranslate2.Generator(str(folder), compute_type="float32", intra_threads=num_threads)
 
     def labels(self, texts: Sequence[str]) -> list[str]:

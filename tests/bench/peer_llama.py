@@ -44,7 +44,7 @@ class LlamaPeer:
         """The label of every text."""
         prompts = [self._question.prompts.prompt_ids(text) for text in texts]
         prefix_len = shared_prefix_len(prompts)
-        llama_cpp.llama_memory_clear(self._memory, True)
+        llama_cpp.llama_memory_clear(self._memory, True)  # noqa: FBT003 - positional only
         self._decode([(0, prompts[0][:prefix_len])], 0)
         suffixes = [prompt[prefix_len:] for prompt in prompts]
         found: dict[int, str] = {}
@@ -95,6 +95,6 @@ def batches(rows: TokenRows) -> Iterator[list[int]]:
         yield members
 
 
-@llama_cpp.llama_log_callback
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _quiet(level: int, text: bytes, data: object) -> None:
     return

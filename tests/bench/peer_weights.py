@@ -70,6 +70,6 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
 
 def write_ctranslate2(checkpoint: Path, target: Path) -> None:
     """A CTranslate2 model folder in float32."""
-    from ctranslate2.converters import TransformersConverter
+    from ctranslate2.converters import TransformersConverter  # type: ignore[import-untyped]
 
     TransformersConverter(str(checkpoint)).convert(str(target), quantization="float32")

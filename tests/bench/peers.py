@@ -1,4 +1,4 @@
-"""The seed workload through PyTorch, llama.cpp, CTranslate2 and this runtime: one process, the same weights and threads.
+"""The seed workload through PyTorch, llama.cpp, CTranslate2 and this runtime: one process, same weights and threads.
 
 python tests/bench/peers.py --bundle models/NAME [--limit 60] [--rounds 2] [--json tests/bench/results/peers.json]
 
@@ -25,7 +25,6 @@ from slm_export.reference import Reference
 from slm_export.reference_rules import Question
 from slm_export.sources import resolve
 from slm_export.stopwatch import Stopwatch
-from slm_runtime.bundle import open_bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.errors import SlmError
 from slm_runtime.machine import describe_machine, versions
@@ -60,12 +59,11 @@ class Measured:
 
 def load_paths(bundle: str, model: str | None, num_threads: int) -> dict[str, Label]:
     """Every path that can run here, by name; the reference first."""
-    opened = open_bundle(bundle)
-    folder = resolve(model or opened.manifest.model.source).folder
+    classifier = Classifier.load(bundle, threads=num_threads)
+    folder = resolve(model or classifier.bundle.manifest.model.source).folder
     reference = Reference.load(folder, num_threads=num_threads)
     paths: dict[str, Label] = {REFERENCE: lambda texts: [scores.label for scores in reference.scores(texts, TASK)]}
     paths |= _peers(folder, reference.question(TASK), num_threads)
-    classifier = Classifier(opened, threads=num_threads)
     paths["this runtime, no tree sharing, no dedupe"] = _runtime(
         classifier, RunOptions(strategy="bucketed", dedupe=False)
     )

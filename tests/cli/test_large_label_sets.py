@@ -9,8 +9,10 @@ import pytest
 from slm_runtime import Classifier, RunOptions, Task
 from slm_runtime.cost import CostModel
 from slm_runtime.labels import build_label_tree
+from slm_runtime.manifest import read_manifest
 from slm_runtime.planning import Limits, plan_batches
 from slm_runtime.records import Ticket
+from slm_runtime.session import keep_prepacked
 
 LABELS = tuple(f"{verb}_{noun}_{kind}" for verb in ("card", "refund", "login", "top_up") for noun in
                ("request", "status", "failed", "limit") for kind in ("by_card", "by_transfer", "abroad"))  # fmt: skip
@@ -93,15 +95,20 @@ def test_the_prepacked_copy_gives_the_same_answers_and_a_damaged_one_is_replaced
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLM_CACHE_DIR", str(tmp_path))
-    task = Task(("a", "b"))
+    task, manifest = Task(("a", "b")), read_manifest(bundle)
     first = Classifier.load(bundle).classify(TEXTS, task)
-    (copy,) = (tmp_path / "prepacked").iterdir()
+    assert keep_prepacked(bundle, manifest, num_threads=1)
+    assert not keep_prepacked(bundle, manifest, num_threads=1), "one is there"
     second = Classifier.load(bundle).classify(TEXTS, task)
+    (copy,) = (tmp_path / "prepacked").iterdir()
     (copy / "graph.onnx").write_bytes(b"torn")
     third = Classifier.load(bundle).classify(TEXTS, task)
     assert [p.scores for p in first] == [p.scores for p in second] == [p.scores for p in third]
-    assert (tmp_path / "prepacked" / copy.name / "graph.onnx").stat().st_size > 1000, "made again"
-    monkeypatch.setenv("SLM_CACHE_DIR", str(tmp_path / "off"))
+    assert keep_prepacked(bundle, manifest, num_threads=1), "the damaged one is gone"
+
+
+def test_prepacked_copies_can_be_switched_off(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("SLM_PREPACKED", "off")
-    Classifier.load(bundle)
-    assert not (tmp_path / "off" / "prepacked").exists()
+    assert not keep_prepacked(bundle, read_manifest(bundle), num_threads=1)
+    assert not (tmp_path / "prepacked").exists()
