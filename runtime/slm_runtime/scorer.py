@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slm_runtime.cost import CostModel
 from slm_runtime.expansion import Expander
 from slm_runtime.label_search import LabelSearch
-from slm_runtime.labels import LabelTree
+from slm_runtime.labels import LabelTree, Step
 from slm_runtime.model_input import ModelInput, batch_input
 from slm_runtime.options import RunCounts
 from slm_runtime.planning import Batch, Limits, Strategy, plan_batches
@@ -63,8 +63,8 @@ class SequenceScorer:
         self._step_rows = step_rows
         self._counts = counts
         self._search = search
-        root_steps = tuple(step for step in tree.steps if step.node == 0)
-        self._root = dataclasses.replace(tree, token_ids=(), parents=(), steps=root_steps)
+        # The root alone: its hidden state is needed even where it leaves no choice.
+        self._root = dataclasses.replace(tree, token_ids=(), parents=(), steps=(Step(0, 0, ()),))
 
     def score(
         self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
@@ -130,6 +130,8 @@ class SequenceScorer:
         step_nodes = np.array([step.node for step in self._tree.steps])
         for node in np.unique(nodes):
             steps, rows = np.flatnonzero(step_nodes == node), np.flatnonzero(nodes == node)
+            if not len(steps):
+                continue
             logits = hidden[rows].astype(np.float64) @ self._step_rows[steps].astype(np.float64).T
             norm = log_sum_exp(logits) if log_norm is None else log_norm[rows]
             search.step_logprobs[np.ix_(tickets[rows], steps)] = logits - norm[:, None]

@@ -42,6 +42,15 @@ def test_search_finds_the_winner_and_the_runner_up_exactly(classifier: Classifie
         assert one.score <= other.score + 1e-4, "a lower bound: ruled out labels count with their bound"
 
 
+@pytest.mark.parametrize("labels", [tuple(f"card{a}{b}" for a in "qxzj" for b in "abcdefghijklmnop"), ("only",)])
+def test_labels_that_leave_no_choice_at_first(classifier: Classifier, labels: tuple[str, ...]) -> None:
+    task = Task(labels, scoring="constrained")
+    found = classifier.classify(TEXTS, task)
+    full = classifier.classify(TEXTS, task, RunOptions(all_scores=True))
+    assert [p.label for p in found] == [p.label for p in full]
+    assert all(p.error is None for p in found)
+
+
 def test_few_labels_are_all_scored(classifier: Classifier) -> None:
     assert {len(p.scores) for p in classifier.classify(TEXTS, Task(LABELS[:6]))} == {6}
 
