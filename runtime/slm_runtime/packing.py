@@ -94,6 +94,8 @@ class _GapFillers:
 
     def __init__(self, items: SortedSequences, branch_tokens: int, capacity: int) -> None:
         self.taken = [False] * len(items.order)
+        self._items = items
+        self._branch_tokens = branch_tokens
         self._capacity = capacity
         self._by_cost: dict[int, list[int]] = {}
         bonds = [*items.shared[1:], 0]
@@ -103,6 +105,7 @@ class _GapFillers:
 
     def filled(self, members: list[int], used: int, before: int) -> Group:
         """The group with its gap filled by the largest items that fit, taken from behind position `before`."""
+        alone = len(members)
         members = list(members)
         cost = self._capacity - used
         while cost > 0:
@@ -117,4 +120,7 @@ class _GapFillers:
             members.append(position)
             used += cost
             cost = min(cost, self._capacity - used)
-        return Group(tuple(sorted(members)), used)
+        positions = tuple(sorted(members))
+        if len(members) > alone:  # a filler may share a little with its new neighbours
+            used = tree_tokens(self._items.part(positions), self._branch_tokens)
+        return Group(positions, used)

@@ -9,6 +9,9 @@ All strategies go through the same steps and differ only in how they group:
 | bucketed | one sequence | rows of similar length, longest first |
 | packed | a tree of many sequences | as bucketed; big shared trunks come from the past |
 
+All but the end of a very long sequence goes through the past in every strategy: no row is longer than
+`LONGEST_ROW_TOKENS`.
+
 The row capacity and the cut into batches are the ones that the cost model finds cheapest.
 """
 
@@ -24,7 +27,7 @@ from slm_runtime.labels import LabelTree
 from slm_runtime.layout import Branches, Row, label_branches, lay_out
 from slm_runtime.packing import Group, SortedSequences, group_rows, sort_sequences
 from slm_runtime.tokenizer import TokenIds
-from slm_runtime.trunks import LONGEST_ROW_TOKENS, split_trunks
+from slm_runtime.trunks import LONG_TAIL_TOKENS, LONGEST_ROW_TOKENS, split_trunks
 
 Strategy = Literal["packed", "bucketed", "naive", "item"]
 NAIVE_ROWS = 32
@@ -92,7 +95,10 @@ def plan_batches(
         for section in sorted(plan.sections, key=lambda section: max(section.items.lengths, default=0), reverse=True):
             yield from _lay_out_section(section, sequences, branches)
         return
-    rows = [lay_out([i], sequences, branches) for i in range(len(sequences))]
+    for i in (i for i, sequence in enumerate(sequences) if len(sequence) > LONGEST_ROW_TOKENS):
+        skip = len(sequences[i]) - LONG_TAIL_TOKENS
+        yield Batch((lay_out([i], sequences, branches, skip),), sequences[i][:skip])
+    rows = [lay_out([i], sequences, branches) for i, s in enumerate(sequences) if len(s) <= LONGEST_ROW_TOKENS]
     if strategy == "bucketed":
         rows.sort(key=len, reverse=True)
         lengths = [len(row) for row in rows]
