@@ -41,7 +41,7 @@ def visible_tokens(row: Row, sees: np.ndarray, position: int) -> tuple[int, ...]
     return tuple(row.token_ids[seen])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SEQUENCES, LABELS, RULES, STRATEGIES, st.integers(1, 60), st.integers(0, 3))
 def test_every_scored_position_sees_its_sequence_and_label_path(
     sequences: list[tuple[int, ...]],

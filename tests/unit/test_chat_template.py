@@ -49,7 +49,7 @@ def test_c34_an_endless_template_is_stopped(source: str, monkeypatch: pytest.Mon
     started = time.perf_counter()
     with pytest.raises(FormatError, match="longer than"):
         render(source)
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 10
 
 
 def test_invalid_jinja_is_reported() -> None:
