@@ -16,18 +16,21 @@ def run_command(command: click.Command, argv: Sequence[str] | None, *, env_prefi
 
     A closed pipe on standard output ends quietly with 0: the reader has what it wanted.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = command.main(
-            args=None if argv is None else list(argv),
-            prog_name=command.name,
-            standalone_mode=False,
-            auto_envvar_prefix=env_prefix,
-        )
+        # Not command.main(), which turns a closed pipe into exit code 1.
+        with command.make_context(command.name, arguments, auto_envvar_prefix=env_prefix) as context:
+            result = command.invoke(context)
+    except click.exceptions.Exit as stop:  # --help and --version
+        return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except SlmError as error:
         return _say(command, str(error), error.exit_code)
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        where = f" (see {context.command_path} --help)" if context else ""
+        failed_in = getattr(error, "ctx", None)
+        where = f" (see {failed_in.command_path} --help)" if failed_in else ""
         return _say(command, f"{error.format_message()}{where}", error.exit_code if error.exit_code != 1 else 2)
     except (KeyboardInterrupt, click.Abort):
         return _say(command, "interrupted", INTERRUPTED)

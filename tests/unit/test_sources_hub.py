@@ -88,7 +88,7 @@ def test_unreachable_hub_is_one_quick_quiet_line(
         started = time.perf_counter()
         with pytest.raises(SourceError, match=r"cannot be reached.*smollm2-135m-instruct") as caught:
             resolve("org/tiny", cache_dir=tmp_path)
-    assert time.perf_counter() - started < 3.0
+    assert time.perf_counter() - started < 10
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
 
