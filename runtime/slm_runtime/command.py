@@ -8,6 +8,7 @@ import click
 
 from slm_runtime.errors import SlmError
 
+USAGE = 2
 INTERRUPTED = 130
 
 
@@ -21,24 +22,28 @@ def run_command(command: click.Command, argv: Sequence[str] | None, *, env_prefi
         # Not command.main(), which turns a closed pipe into exit code 1.
         with command.make_context(command.name, arguments, auto_envvar_prefix=env_prefix) as context:
             result = command.invoke(context)
+        return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:  # --help and --version
         return stop.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return error.exit_code
     except SlmError as error:
         return _say(command, str(error), error.exit_code)
     except click.ClickException as error:
-        failed_in = getattr(error, "ctx", None)
-        where = f" (see {failed_in.command_path} --help)" if failed_in else ""
-        return _say(command, f"{error.format_message()}{where}", error.exit_code if error.exit_code != 1 else 2)
+        return _usage_error(command, error)
     except (KeyboardInterrupt, click.Abort):
         return _say(command, "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Python flushes standard output once more at exit; it must find a place to do so.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return result if isinstance(result, int) else 0
+
+
+def _usage_error(command: click.Command, error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    failed_in = getattr(error, "ctx", None)
+    where = f" (see {failed_in.command_path} --help)" if failed_in else ""
+    return _say(command, f"{error.format_message()}{where}", USAGE)
 
 
 def _say(command: click.Command, message: str, code: int) -> int:
