@@ -16,7 +16,7 @@ from slm_runtime.scoring import Float64, log_sum_exp
 # From this many nodes on, scoring all of them in the ticket's own pass costs more than a typical short ticket.
 MIN_TREE_NODES = 40
 # A first guess takes the labels that begin at most this much worse (nats) than the best one, and at least two.
-FIRST_GUESS_NATS = 1.5
+FIRST_GUESS_NATS = 0.6
 # A bound must be clear of float32 noise to rule a label out.
 BOUND_SLACK_NATS = 1e-3
 
