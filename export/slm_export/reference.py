@@ -6,6 +6,7 @@ Models, cache, tokenizer and chat template are transformers' own. Nothing of the
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ from slm_runtime.errors import ParityError, SourceError
 from slm_runtime.task import Task
 
 BATCH_SIZE = 32
+# Label tails of one length that continue a prompt together, each with its own copy of the prompt's cache.
+TAILS_TOGETHER = 16
 Progress = Callable[[int], None]
 
 
@@ -94,7 +97,7 @@ class Reference:
         """The answer to every text, in order, each when it is known.
 
         A label of several tokens costs a pass over the prompt and the label, unless `reuse_prompt`: then the prompt
-        runs once and each label continues a fresh copy of its cache.
+        runs once, and labels of equal length continue copies of its cache together, without padding.
         """
         question = self.question(task)
         run = self._continued if reuse_prompt else self._whole
@@ -146,17 +149,18 @@ class Reference:
 
     def _continued(self, prompt: list[int], tails: Sequence[Tail]) -> dict[Tail, Tensor]:
         """As `_whole`, from one pass over the prompt."""
-        found = {}
         with torch.inference_mode():
             start = self._model(input_ids=torch.tensor([prompt]), use_cache=True)
             last = start.logits[0, -1:]
-            for tail in tails:
-                found[tail] = last
-                if tail:
-                    # The model writes into the cache it is given.
-                    past = copy.deepcopy(start.past_key_values)
-                    output = self._model(input_ids=torch.tensor([tail]), past_key_values=past, use_cache=True)
-                    found[tail] = torch.cat([last, output.logits[0]])
+            found = dict.fromkeys(tails, last)
+            for group in _equally_long(tails, TAILS_TOGETHER):
+                # The model writes into the cache it is given.
+                past = copy.deepcopy(start.past_key_values)
+                past.batch_repeat_interleave(len(group))
+                output = self._model(input_ids=torch.tensor(group), past_key_values=past, use_cache=True)
+                found.update(
+                    (tail, torch.cat([last, logits])) for tail, logits in zip(group, output.logits, strict=True)
+                )
         return found
 
     def _padded(self, prompts: Sequence[list[int]], tails: Sequence[Tail], *, reuse_prompt: bool) -> dict[Tail, Tensor]:
@@ -194,6 +198,13 @@ class Reference:
                 use_cache=True,
             )
             return torch.cat([start.logits, output.logits], dim=1)
+
+
+def _equally_long(tails: Sequence[Tail], size: int) -> Iterator[list[Tail]]:
+    """Groups of at most `size` tails of one length; the empty tail is in none."""
+    for _, same in groupby(sorted(filter(None, tails), key=len), key=len):
+        group = list(same)
+        yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
 def pad_left(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
