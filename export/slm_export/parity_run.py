@@ -127,7 +127,7 @@ def run_strategies(
         with stage(f"runtime, {strategy}", len(tickets)) as progress:
             watch = Stopwatch()
             runner = classifier.prepare(task, options)
-            predictions = list(runner.run(tickets, progress))
+            predictions = list(runner.run(tickets, lambda finished: progress(len(finished))))
             run_time = watch.read()
         runs[strategy] = StrategyRun(compare(reference.scores, predictions), run_time, runner.counts.padding_share)
     return runs

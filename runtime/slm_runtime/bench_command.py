@@ -4,6 +4,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -17,7 +18,7 @@ from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
 from slm_runtime.manifest import Manifest
 from slm_runtime.options import RunCounts, RunOptions
 from slm_runtime.planning import Strategy
-from slm_runtime.records import Ticket
+from slm_runtime.records import Prediction, Ticket
 from slm_runtime.session import Roofline
 from slm_runtime.task import Task, read_task
 from slm_runtime.workloads import SEED_LABELS, load_workload
@@ -96,12 +97,12 @@ def _measure(classifier: Classifier, task: Task, options: RunOptions, tickets: l
     finished: list[float] = []
     with tqdm(total=len(tickets), unit="row", desc=options.strategy, disable=not sys.stderr.isatty()) as bar:
 
-        def progress(rows: int) -> None:
-            if rows and not finished:
+        def on_finished(predictions: Sequence[Prediction]) -> None:
+            if predictions and not finished:
                 finished.append(time.perf_counter() - started)
-            bar.update(rows)
+            bar.update(len(predictions))
 
-        list(runner.run(tickets, progress))
+        list(runner.run(tickets, on_finished))
     into.rates.append(len(tickets) / (time.perf_counter() - started))
     into.first_label_s, into.counts = finished[0], runner.counts
 

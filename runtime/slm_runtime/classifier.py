@@ -9,8 +9,9 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -25,12 +26,12 @@ from slm_runtime.label_search import MIN_TREE_NODES
 from slm_runtime.labels import Rule, build_label_tree, choose_rule
 from slm_runtime.matrix import Matrix
 from slm_runtime.options import RunCounts, RunOptions
-from slm_runtime.planning import Limits
+from slm_runtime.planning import Limits, Strategy
 from slm_runtime.prediction import failure, margin, predict
 from slm_runtime.prefix_cache import PrefixCache
 from slm_runtime.prompt import EncodedTicket, LengthLimit, PromptEncoder
 from slm_runtime.records import Prediction, Ticket
-from slm_runtime.scorer import Machinery, ScoredSequence, SequenceScorer
+from slm_runtime.scorer import Machinery, Scored, ScoredSequence, SequenceScorer
 from slm_runtime.session import DecoderSession, Normalizer
 from slm_runtime.task import Task
 from slm_runtime.threads import usable_threads
@@ -41,7 +42,9 @@ from slm_runtime.tokenizer import TokenIds
 ATTENTION_BYTES = 64_000_000
 # Scores computed in another order differ by up to 1e-4 nats; closer labels are decided on one canonical path.
 NEAR_TIE_NATS = 1e-3
-Progress = Callable[[int], None]
+# Told about the rows that were finished together; asked which rows of a window are known already.
+OnFinished = Callable[[Sequence[Prediction]], None]
+Recall = Callable[[Sequence[Ticket]], Mapping[int, Prediction]]
 
 
 class Classifier:
@@ -95,6 +98,18 @@ class Classifier:
         return list(self.prepare(task, options).run(tickets))
 
 
+@dataclass(frozen=True)
+class JobPlan:
+    """`num_sequences` distinct prompts, `num_tokens` to process (padding included), `price` in the cost model's units.
+
+    The shared prefix and, for large label sets, the label nodes are not in it.
+    """
+
+    num_sequences: int
+    num_tokens: int
+    price: float
+
+
 class TaskRunner:
     """A task on a classifier. `counts` says what was done so far."""
 
@@ -130,31 +145,76 @@ class TaskRunner:
             )
         return LengthLimit(limit, self.options.truncate)
 
-    def run(self, tickets: Iterable[Ticket], progress: Progress = lambda _: None) -> Iterator[Prediction]:
+    @property
+    def max_tokens(self) -> int:
+        """The longest prompt of this run, in tokens."""
+        return self._limit.max_tokens
+
+    def run(self, tickets: Iterable[Ticket], on_finished: OnFinished = lambda _: None) -> Iterator[Prediction]:
         """One prediction per ticket, in order; windows of `options.window` tickets are worked on together.
 
-        `progress` is called with the number of rows that were finished since the last call.
+        `on_finished` is called with the predictions that were made together, in the order of the work.
         """
-        source = iter(tickets)
-        while window := list(islice(source, self.options.window)):
-            yield from self._run_window(window, progress)
+        for predictions in self.run_windows(windows(tickets, self.options.window), on_finished):
+            yield from predictions
 
-    def _run_window(self, window: Sequence[Ticket], progress: Progress) -> list[Prediction]:
-        predictions: dict[int, Prediction] = {}
+    def run_windows(
+        self,
+        tickets: Iterable[Sequence[Ticket]],
+        on_finished: OnFinished = lambda _: None,
+        recall: Recall = lambda _: {},
+    ) -> Iterator[list[Prediction]]:
+        """The predictions of every window of tickets, in the tickets' order.
+
+        Rows that `recall` knows are not scored again. The others get the answers, to the last bit, that they get when
+        nothing is recalled, if the recalled rows are all those of some calls of `on_finished`.
+        """
+        for window in tickets:
+            yield self._run_window(window, on_finished, recall(window))
+
+    def encode(self, window: Sequence[Ticket]) -> tuple[list[EncodedTicket], list[Prediction]]:
+        """The token ids of the tickets that can be classified, and the predictions of the others."""
         encoded: list[EncodedTicket] = []
+        failures: list[Prediction] = []
         for ticket, result in self._encode(window):
             if isinstance(result, EncodedTicket):
                 encoded.append(result)
             else:
-                predictions[ticket.row] = failure(ticket, result)
-        progress(len(predictions))
+                failures.append(failure(ticket, result))
+        return encoded, failures
+
+    def plan(self, encoded: Sequence[EncodedTicket]) -> JobPlan:
+        """What the scoring of these tickets would take; nothing is run."""
         groups = self._group(encoded)
+        tokens, price = self._scorer.price([ids for ids, _ in groups], *self._plan_arguments())
+        return JobPlan(len(groups), tokens, price)
+
+    def score_all(self, encoded: Sequence[EncodedTicket]) -> list[ScoredSequence]:
+        """The label scores of some tickets, in order; equal ones are scored one by one."""
+        prefix = () if self.options.prefix_cache else self.encoder.prefix_ids
+        sequences = [prefix + ticket.token_ids for ticket in encoded]
+        scored = dict(pair for group in self._score(sequences, frozenset()) for pair in group)
+        return [scored[i] for i in range(len(encoded))]
+
+    def _run_window(
+        self, window: Sequence[Ticket], on_finished: OnFinished, known: Mapping[int, Prediction]
+    ) -> list[Prediction]:
+        encoded, failures = self.encode(window)
+        predictions = {p.row: p for p in failures} | dict(known)
+        on_finished([p for p in failures if p.row not in known])
+        self.counts.recalled += len(known)
+        groups = self._group(encoded)
+        done = {i for i, (_, members) in enumerate(groups) if all(member.row in known for member in members)}
         by_row = {ticket.row: ticket for ticket in window}
-        for sequence, scored in self._score([ids for ids, _ in groups]):
-            members = groups[sequence][1]
-            for member in members:
-                predictions[member.row] = predict(by_row[member.row], member, scored, self.task)
-            progress(len(members))
+        for scored_group in self._score([ids for ids, _ in groups], done):
+            fresh = [
+                predict(by_row[member.row], member, scored, self.task)
+                for sequence, scored in scored_group
+                for member in groups[sequence][1]
+                if member.row not in known
+            ]
+            predictions.update((p.row, p) for p in fresh)
+            on_finished(fresh)
         results = [predictions[ticket.row] for ticket in window]
         self._count(results)
         return results
@@ -182,17 +242,21 @@ class TaskRunner:
         self.counts.duplicates += len(encoded) - len(groups)
         return [(prefix + ids, members) for ids, members in groups.items()]
 
-    def _score(self, sequences: Sequence[TokenIds]) -> Iterator[tuple[int, ScoredSequence]]:
-        """(index, scores) of every sequence; near ties are scored again, alone, whole and uncached."""
+    def _score(self, sequences: Sequence[TokenIds], done: Set[int]) -> Iterator[Scored]:
+        """(index, scores) of every sequence but `done`; near ties are scored again, alone, whole and uncached."""
+        prefix, strategy, limits = self._plan_arguments()
+        for group in self._scorer.score(sequences, prefix, strategy, limits, done):
+            yield [(index, self._settled(prefix + sequences[index], scored)) for index, scored in group]
+
+    def _settled(self, token_ids: TokenIds, scored: ScoredSequence) -> ScoredSequence:
+        if margin(scored) >= NEAR_TIE_NATS:
+            return scored
+        (((_, again),),) = self._scorer.score([token_ids], (), "item", self._limits(0))
+        return dataclasses.replace(again, rechecked=True)
+
+    def _plan_arguments(self) -> tuple[TokenIds, Strategy, Limits]:
         prefix = self.encoder.prefix_ids if self.options.prefix_cache else ()
-        limits = self._limits(len(prefix))
-        for index, scored in self._scorer.score(sequences, prefix, self.options.strategy, limits):
-            if margin(scored) >= NEAR_TIE_NATS:
-                yield index, scored
-                continue
-            ((_, again),) = self._scorer.score([prefix + sequences[index]], (), "item", self._limits(0))
-            self.counts.rechecked += 1
-            yield index, dataclasses.replace(again, rechecked=True)
+        return prefix, self.options.strategy, self._limits(len(prefix))
 
     def _limits(self, past_len: int) -> Limits:
         return Limits(self.options.batch_tokens, self._classifier.max_pairs, past_len)
@@ -203,6 +267,14 @@ class TaskRunner:
         for prediction in predictions:
             counts.errors += prediction.error is not None
             counts.truncated += prediction.truncated
+            counts.rechecked += prediction.rechecked
             counts.prompt_tokens += prediction.num_tokens
             if prediction.label is not None:
                 counts.labels[prediction.label] = counts.labels.get(prediction.label, 0) + 1
+
+
+def windows(tickets: Iterable[Ticket], size: int) -> Generator[list[Ticket], None, None]:
+    """`tickets` in lists of `size`, the last one shorter."""
+    source = iter(tickets)
+    while window := list(islice(source, size)):
+        yield window

@@ -35,14 +35,18 @@ def slm_run() -> None:
 
 @slm_run.command(epilog=EXIT_CODES)
 @BUNDLE
-@click.option("-i", "--input", default="-", show_default=True, help="CSV, TSV or JSONL (.gz); - is stdin.")
-@click.option("-o", "--output", default="-", show_default=True, help="JSONL, CSV or TSV; - is stdout.")
+@click.option("-i", "--input", default="-", show_default=True, help="CSV, TSV, JSONL (.gz) or Parquet; - is stdin.")
+@click.option("-o", "--output", default="-", show_default=True, help="JSONL, CSV, TSV or Parquet; - is stdout.")
 @click.option("--labels", help='Comma-separated labels; "a, b" in quotes is one label.')
 @click.option("--labels-file", type=click.Path(path_type=Path), help="One label per line, UTF-8.")
 @click.option("--task", type=click.Path(path_type=Path), help="Task file (TOML).")
 @click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
 @click.option("--id-column", help="Column or key that holds the id; default: id where there is one.")
-@click.option("--input-format", type=click.Choice(["csv", "tsv", "jsonl"]), help="Default: by the file's ending.")
+@click.option(
+    "--input-format",
+    type=click.Choice(["csv", "tsv", "jsonl", "parquet"]),
+    help="Default: by the file's ending.",
+)
 @click.option("--encoding", help="Encoding of a CSV or TSV file; default: UTF-8, or UTF-16 with a byte order mark.")
 @click.option("--delimiter", help="Column separator of a CSV file; default: found in the header.")
 @click.option(
@@ -82,7 +86,19 @@ def slm_run() -> None:
 )
 @click.option("--threshold", type=click.FloatRange(0, 1), help="Give no label when the score is below this.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many rows.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing output.")
+@click.option("--strict", is_flag=True, help="Label nothing when there is a row that cannot be classified.")
+@click.option("--spreadsheet-safe", is_flag=True, help="No CSV or TSV cell that a spreadsheet takes for a formula.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same input and output files.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace an existing output, or drop an interrupted run, and start over."
+)
+@click.option("--dry-run", is_flag=True, help="Count rows and tokens and estimate the time; label nothing.")
+@click.option(
+    "--explain",
+    type=click.IntRange(0),
+    metavar="ROW",
+    help="Show prompt, tokens and scores of one row, counted from 0; write nothing.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bar, no summary.")
 def classify(**flags: Any) -> int:
     """Give every ticket of a file one label.
@@ -92,7 +108,8 @@ def classify(**flags: Any) -> int:
       slm-run classify models/qwen2.5-0.5b-instruct -i tickets.csv -o labels.jsonl \\
           --labels billing,technical,account
     """
-    from slm_runtime.classify_command import ClassifyRequest, classify_file
+    from slm_runtime.classify_command import classify_file
+    from slm_runtime.classify_request import ClassifyRequest
 
     return classify_file(ClassifyRequest(**flags))
 

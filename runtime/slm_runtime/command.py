@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from slm_runtime.errors import SlmError
+from slm_runtime.interruption import RaiseOnSignal
 
 USAGE = 2
 INTERRUPTED = 130
@@ -15,9 +16,14 @@ INTERRUPTED = 130
 def run_command(command: click.Command, argv: Sequence[str] | None, *, env_prefix: str) -> int:
     """The exit code of `command` on `argv` (None: the process's own arguments).
 
-    A closed pipe on standard output ends quietly with 0: the reader has what it wanted.
+    A closed pipe on standard output ends quietly with 0: the reader has what it wanted. SIGTERM and SIGHUP end a
+    command as Ctrl-C does.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with RaiseOnSignal():
+        return _run(command, list(sys.argv[1:] if argv is None else argv), env_prefix)
+
+
+def _run(command: click.Command, arguments: list[str], env_prefix: str) -> int:
     try:
         # Not command.main(), which turns a closed pipe into exit code 1.
         with command.make_context(command.name, arguments, auto_envvar_prefix=env_prefix) as context:

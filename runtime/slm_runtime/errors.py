@@ -8,7 +8,9 @@
     │   │   └── PromptTooLongError
     │   ├── SourceError               a model that slm-export cannot fetch or read
     │   ├── ResourceError             too little disk or memory, found before anything was written
-    │   └── OutputError               the output cannot be written
+    │   ├── OutputError               the output cannot be written
+    │   └── RejectedRowsError         rows that cannot be classified, where all must be
+    ├── InterruptedRunError  exit 130 stopped by the user; says what is kept
     ├── ParityError          exit 3   a result differs from the reference
     ├── ArtifactError        exit 4   the bundle
     │   ├── DigestError               a file is missing or its size or sha256 is not the manifest's
@@ -56,6 +58,16 @@ class ResourceError(InputError):
 
 class OutputError(InputError):
     """The output cannot be written."""
+
+
+class RejectedRowsError(InputError):
+    """Rows cannot be classified in a run that was to have none such."""
+
+
+class InterruptedRunError(SlmError):
+    """The user stopped the run."""
+
+    exit_code = 130
 
 
 class ParityError(SlmError):

@@ -8,6 +8,7 @@ from gzip import GzipFile
 from typing import BinaryIO
 
 from slm_runtime.errors import InputError
+from slm_runtime.live_input import PollingInput
 from slm_runtime.ticket_text import LONE_SURROGATE, replace_lone_surrogates
 
 MAX_RECORD_CHARS = 16 * 2**20
@@ -25,15 +26,18 @@ class PhysicalLines(Iterator[str]):
     file. The reader calls `start_record` between records and keeps `num_blank` and `num_replaced` up to date.
 
     Raises: RecordTooLongError when one record passes MAX_RECORD_CHARS characters or MAX_RECORD_LINES lines;
-    InputError when the stream cannot be read or the encoding is unknown.
+    InputError when the stream cannot be read or the encoding is unknown. `live` is the pipe under `stream`,
+    if it is one.
     """
 
-    def __init__(self, stream: BinaryIO | GzipFile, *, name: str, encoding: str, owns_stream: bool) -> None:
+    def __init__(
+        self, stream: BinaryIO | GzipFile, *, name: str, encoding: str, live: PollingInput | None = None
+    ) -> None:
         self.name = name
+        self.live = live
         self.number = 0
         self.num_blank = 0
         self.num_replaced = 0
-        self._owns_stream = owns_stream
         try:
             self._encoding = codecs.lookup(encoding).name
             # UTF-16 and UTF-32 carry a bad unit as a lone surrogate, the others as an escaped byte.
@@ -41,8 +45,7 @@ class PhysicalLines(Iterator[str]):
             self._errors = "surrogatepass" if wide else "surrogateescape"
             self._text = io.TextIOWrapper(stream, encoding=self._encoding, errors=self._errors, newline="\n")
         except LookupError as error:
-            if owns_stream:
-                stream.close()
+            stream.close()
             raise InputError(f"{name}: {error}; give --encoding a name such as utf-8, cp1252 or utf-16") from error
         self.start_record()
 
@@ -77,11 +80,8 @@ class PhysicalLines(Iterator[str]):
         return line
 
     def close(self) -> None:
-        """Close the stream, or hand standard input back open."""
-        if self._owns_stream:
-            self._text.close()
-        else:
-            self._text.detach()
+        """Close the stream."""
+        self._text.close()
 
     def _read(self) -> str:
         try:

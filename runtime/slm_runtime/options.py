@@ -44,7 +44,9 @@ class RunCounts:
 
     `prefix_saved_tokens` and `tree_saved_tokens` were not processed because the prefix was cached, or because tickets
     share their beginnings. `call_sizes` counts the calls of the decoder by their tokens, padding included;
-    `decoder_s` is the time in it, `model_s` with the log-normaliser.
+    `real_by_length` and `processed_by_length` add up their tokens by S, the padded length of their rows.
+    `decoder_s` is the time in it, `model_s` with the log-normaliser. `recalled` rows were finished by an earlier,
+    interrupted run: they are counted as rows, but no token of them was processed by this one.
     """
 
     rows: int = 0
@@ -52,6 +54,7 @@ class RunCounts:
     truncated: int = 0
     duplicates: int = 0
     rechecked: int = 0
+    recalled: int = 0
     prompt_tokens: int = 0
     real_tokens: int = 0
     processed_tokens: int = 0
@@ -59,8 +62,20 @@ class RunCounts:
     prefix_saved_tokens: int = 0
     tree_saved_tokens: int = 0
     call_sizes: dict[int, int] = field(default_factory=dict)
+    real_by_length: dict[int, int] = field(default_factory=dict)
+    processed_by_length: dict[int, int] = field(default_factory=dict)
     decoder_s: float = 0.0
     labels: dict[str, int] = field(default_factory=dict)
+
+    def note_call(self, seconds: float, real_tokens: int, processed_tokens: int, length: int) -> None:
+        """Count one call of the decoder."""
+        self.model_s += seconds
+        self.decoder_s += seconds
+        self.real_tokens += real_tokens
+        self.processed_tokens += processed_tokens
+        self.call_sizes[processed_tokens] = self.call_sizes.get(processed_tokens, 0) + 1
+        self.real_by_length[length] = self.real_by_length.get(length, 0) + real_tokens
+        self.processed_by_length[length] = self.processed_by_length.get(length, 0) + processed_tokens
 
     @property
     def padding_share(self) -> float:

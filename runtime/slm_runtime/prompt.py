@@ -74,6 +74,10 @@ class PromptEncoder:
         encoded = self._tokenizer.encode_many([self._stretch(text) for text in texts])
         return [self._finish(*item, limit) for item in zip(rows, texts, encoded, strict=True)]
 
+    def pieces(self, token_ids: TokenIds) -> list[tuple[str, TokenIds]]:
+        """The ids in runs, each with the text or the control token that it stands for."""
+        return self._tokenizer.pieces(token_ids)
+
     def label_tokens(self, labels: Sequence[str]) -> tuple[TokenIds, ...]:
         """The tokens of every label, taken from prompt end and label encoded together.
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slm_runtime.errors import RecordError
 from slm_runtime.lines import PhysicalLines
@@ -22,37 +22,43 @@ _JSON_TYPES = {
 }
 
 
-def jsonl_tickets(lines: PhysicalLines, *, text_column: str, id_column: str | None) -> Iterator[Ticket]:
+def jsonl_tickets(
+    lines: PhysicalLines, *, text_column: str, id_column: str | None, keep_columns: Sequence[str] = ()
+) -> Iterator[Ticket]:
     """One ticket per line that is not blank, in order; blank lines are counted in `lines.num_blank`.
 
     The id is repeated as it is (string, finite number, boolean or null). A given `id_column` must be in every
-    object; without one, `id` is used where it exists.
+    object; without one, `id` is used where it exists. `Ticket.fields` holds the values of the keys in `keep_columns`.
     """
     row = 0
     for line in lines:
         if line.strip(" \t\r\n"):
-            yield _ticket(row, line, lines, text_column, id_column)
+            yield _ticket(row, line, lines, text_column, id_column, keep_columns)
             row += 1
         else:
             lines.num_blank += 1
         lines.start_record()
 
 
-def _ticket(row: int, line: str, lines: PhysicalLines, text_column: str, id_column: str | None) -> Ticket:
+def _ticket(
+    row: int, line: str, lines: PhysicalLines, text_column: str, id_column: str | None, keep_columns: Sequence[str]
+) -> Ticket:
     ticket_id: TicketId = None
     text: str | None = None
+    fields: dict[str, str] = {}
     error = lines.bad_byte
     try:
         pairs = _parse_object(line)
+        fields = {key: _field(key, pairs) for key in keep_columns}
         ticket_id = _ticket_id(pairs, id_column)
         text = _text(pairs, text_column)
     except RecordError as problem:
         error = error or f"line {lines.number}: {problem}"
     if error or text is None:
-        return Ticket(row, ticket_id, None, error)
+        return Ticket(row, ticket_id, None, error, fields)
     clean = replace_lone_surrogates(text)
     lines.num_replaced += clean != text
-    return Ticket(row, ticket_id, clean)
+    return Ticket(row, ticket_id, clean, None, fields)
 
 
 def _parse_object(line: str) -> tuple[tuple[str, object], ...]:
@@ -93,3 +99,23 @@ def _text(pairs: tuple[tuple[str, object], ...], text_column: str) -> str:
     if is_blank(text):
         raise RecordError("empty text")
     return text
+
+
+def _field(key: str, pairs: tuple[tuple[str, object], ...]) -> str:
+    """The value of `key` as text; of a doubled key the last one, as JSON readers do."""
+    value = dict(pairs).get(key)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return replace_lone_surrogates(value)
+    try:
+        return replace_lone_surrogates(json.dumps(_without_pairs(value), ensure_ascii=False))
+    except RecursionError as error:
+        raise RecordError(f"{key!r} is nested too deeply") from error
+
+
+def _without_pairs(value: object) -> object:
+    """Objects as dictionaries again."""
+    if isinstance(value, tuple):
+        return {key: _without_pairs(item) for key, item in value}
+    return [_without_pairs(item) for item in value] if isinstance(value, list) else value

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 TicketId = str | int | float | None
 
@@ -12,7 +13,7 @@ class Ticket:
     """One input row.
 
     `row` counts input rows from 0. `text` is None exactly when `error` says why the row cannot be classified.
-    `fields` holds the input's columns as written, for outputs that repeat them (CSV); empty for other inputs.
+    `fields` holds columns of the input as text: all of a CSV or TSV file, those that were asked for of other inputs.
     """
 
     row: int
@@ -43,9 +44,9 @@ class Prediction:
     rechecked: bool = False
     error: str | None = None
 
-    def to_json(self) -> str:
-        """One JSON object on one line: the output record of the command line."""
-        record = {
+    def to_record(self) -> dict[str, Any]:
+        """The output record of the command line, in the order of its keys."""
+        return {
             "id": self.id,
             "row": self.row,
             "label": self.label,
@@ -58,4 +59,7 @@ class Prediction:
             "rechecked": self.rechecked,
             "error": self.error,
         }
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+    def to_json(self) -> str:
+        """The output record as one JSON object on one line."""
+        return json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)

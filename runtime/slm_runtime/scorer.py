@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,11 @@ from slm_runtime.scoring import Float32, Float64, label_scores, log_sum_exp, ste
 from slm_runtime.session import DecoderSession, Normalizer, Past
 from slm_runtime.tokenizer import TokenIds
 
-# Hidden states wait until so many positions can share one pass over the head matrix (896 floats each: 15 MB).
+# Hidden states wait until so many positions can share one pass over the head matrix (896 floats each: 15 MB), or so
+# many batches: what waits is lost when the process is killed.
 NORMALIZER_ROWS = 4096
+NORMALIZER_BATCHES = 8
+Scored = list[tuple[int, "ScoredSequence"]]
 
 
 @dataclass(frozen=True)
@@ -64,51 +67,78 @@ class SequenceScorer:
         self._counts = counts
         self._search = search
         # The root alone: its hidden state is needed even where it leaves no choice.
-        self._root = dataclasses.replace(tree, token_ids=(), parents=(), steps=(Step(0, 0, ()),))
+        root = dataclasses.replace(tree, token_ids=(), parents=(), steps=(Step(0, 0, ()),))
+        self._planned = root if search else tree
 
     def score(
-        self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
-    ) -> Iterator[tuple[int, ScoredSequence]]:
-        """(index, scores) of every sequence, in the order in which the model finishes them.
+        self,
+        sequences: Sequence[TokenIds],
+        prefix_ids: TokenIds,
+        strategy: Strategy,
+        limits: Limits,
+        done: Set[int] = frozenset(),
+    ) -> Iterator[Scored]:
+        """(index, scores) of every sequence, in groups, in the order in which the model finishes them.
 
-        Sequences follow `prefix_ids`, whose keys and values are computed once.
+        Sequences follow `prefix_ids`, whose keys and values are computed once. Batches whose sequences are all in
+        `done` are left out; the others are the same with and without `done`, and so are their scores.
         """
-        planned = self._root if self._search else self._tree
-        self._counts.prefix_saved_tokens += len(prefix_ids) * len(sequences)
-        self._counts.tree_saved_tokens += sum(map(len, sequences)) + len(planned.token_ids) * len(sequences)
+        todo = [len(s) for i, s in enumerate(sequences) if i not in done]
+        self._counts.prefix_saved_tokens += len(prefix_ids) * len(todo)
+        self._counts.tree_saved_tokens += sum(todo) + len(self._planned.token_ids) * len(todo)
         waiting: list[tuple[Batch, Float32]] = []
-        for batch in plan_batches(sequences, planned, strategy, limits, self._machinery.cost):
+        for batch in plan_batches(sequences, self._planned, strategy, limits, self._machinery.cost):
+            if done and done >= set(batch.sequences.tolist()):
+                if batch.trunk and len(batch.sequences) > 1:  # a longer trunk may continue this one
+                    self._past(prefix_ids, batch.trunk)
+                continue
             past = self._past(prefix_ids, batch.trunk)
             self._counts.tree_saved_tokens -= batch.num_tokens
             model_input = batch_input(batch, past.num_tokens)
             if self._search:
-                yield from self._searched(batch, model_input, past, limits)
+                yield self._searched(batch, model_input, past, limits)
                 continue
             waiting.append((batch, self._run(model_input, past, batch.num_tokens)))
-            if self._tree.rule != "sequence" or sum(len(flat) for _, flat in waiting) >= NORMALIZER_ROWS:
-                yield from self._finished(waiting)
+            if self._tree.rule != "sequence" or _enough(waiting):
+                yield self._finished(waiting)
                 waiting = []
         if waiting:
-            yield from self._finished(waiting)
+            yield self._finished(waiting)
 
-    def _finished(self, waiting: Sequence[tuple[Batch, Float32]]) -> Iterator[tuple[int, ScoredSequence]]:
+    def price(
+        self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
+    ) -> tuple[int, float]:
+        """Tokens to process, padding included, and their cost, for `score` with the same arguments."""
+        cost, tokens, price = self._machinery.cost, 0, 0.0
+        trunks = set()
+        for batch in plan_batches(sequences, self._planned, strategy, limits, cost):
+            past_len = len(prefix_ids) + len(batch.trunk)
+            tokens += batch.num_processed
+            price += cost.call(len(batch.rows), batch.length, past_len)
+            if batch.trunk and batch.trunk not in trunks:
+                trunks.add(batch.trunk)
+                tokens += len(batch.trunk)
+                price += cost.call(1, len(batch.trunk), len(prefix_ids))
+        return tokens, price
+
+    def _finished(self, waiting: Sequence[tuple[Batch, Float32]]) -> Scored:
         sequences = np.concatenate([batch.sequences for batch, _ in waiting])
         flat = np.concatenate([hidden for _, hidden in waiting])
         hidden = flat.reshape(len(sequences), len(self._tree.scored_nodes), flat.shape[-1])
         log_norm = self._log_norm(flat).reshape(hidden.shape[:2]) if self._tree.rule == "sequence" else None
         scores = label_scores(self._tree, step_logits(self._tree, hidden, self._step_rows), log_norm)
         exact = np.ones(self._tree.num_labels, np.bool_)
-        for i, sequence in enumerate(sequences):
-            mass = None if scores.mass is None else float(scores.mass[i])
-            yield int(sequence), ScoredSequence(scores.logprobs[i], exact, mass)
+        masses = [None] * len(sequences) if scores.mass is None else scores.mass.tolist()
+        return [
+            (sequence, ScoredSequence(logprobs, exact, mass))
+            for sequence, logprobs, mass in zip(sequences.tolist(), scores.logprobs, masses, strict=True)
+        ]
 
-    def _searched(
-        self, batch: Batch, model_input: ModelInput, past: Past, limits: Limits
-    ) -> Iterator[tuple[int, ScoredSequence]]:
+    def _searched(self, batch: Batch, model_input: ModelInput, past: Past, limits: Limits) -> Scored:
         """The tickets of one batch: their roots in the batch's own call, label nodes in as many more as it takes."""
         started = time.perf_counter()
         hidden, joined = self._machinery.decoder.with_present(model_input, past)
-        self._note_call(started, batch.num_tokens, model_input.token_ids.size)
+        self._note_call(started, batch.num_tokens, model_input.token_ids.shape)
         count = len(batch.sequences)
         search = LabelSearch(self._tree, count)
         expander = Expander(batch, self._tree, past.num_tokens, limits)
@@ -118,9 +148,13 @@ class SequenceScorer:
                 hidden = self._run(call.model_input, joined, call.model_input.token_ids.size)
                 self._record(search, call.tickets, call.nodes, hidden)
         bounds = search.bounds()
-        for i, sequence in enumerate(batch.sequences):
-            mass = float(np.exp(log_sum_exp(bounds.upper[i]))) if bounds.exact[i].all() else None
-            yield int(sequence), ScoredSequence(bounds.upper[i], bounds.exact[i], mass, float(bounds.rest[i]))
+        scored = []
+        for sequence, upper, exact, rest in zip(
+            batch.sequences.tolist(), bounds.upper, bounds.exact, bounds.rest.tolist(), strict=True
+        ):
+            mass = float(np.exp(log_sum_exp(upper))) if exact.all() else None
+            scored.append((sequence, ScoredSequence(upper, exact, mass, rest)))
+        return scored
 
     def _record(
         self, search: LabelSearch, tickets: NDArray[np.int64], nodes: NDArray[np.int64], hidden: Float32
@@ -148,26 +182,25 @@ class SequenceScorer:
         cache.past(token_ids)
         computed = cache.num_computed - before
         if computed:
-            self._note_call(started, computed, computed)
+            self._note_call(started, computed, (1, computed))
         return computed
 
     def _run(self, model_input: ModelInput, past: Past, num_tokens: int) -> Float32:
         started = time.perf_counter()
         hidden = self._machinery.decoder.last_hidden(model_input, past)
-        self._note_call(started, num_tokens, model_input.token_ids.size)
+        self._note_call(started, num_tokens, model_input.token_ids.shape)
         return hidden
 
-    def _note_call(self, started: float, real_tokens: int, processed_tokens: int) -> None:
-        elapsed = time.perf_counter() - started
-        self._counts.model_s += elapsed
-        self._counts.decoder_s += elapsed
-        self._counts.real_tokens += real_tokens
-        self._counts.processed_tokens += processed_tokens
-        sizes = self._counts.call_sizes
-        sizes[processed_tokens] = sizes.get(processed_tokens, 0) + 1
+    def _note_call(self, started: float, real_tokens: int, shape: tuple[int, ...]) -> None:
+        rows, length = shape
+        self._counts.note_call(time.perf_counter() - started, real_tokens, rows * length, length)
 
     def _log_norm(self, hidden: Float32) -> Float64:
         started = time.perf_counter()
         log_norm = self._machinery.normalizer.log_norm(hidden)
         self._counts.model_s += time.perf_counter() - started
         return log_norm
+
+
+def _enough(waiting: Sequence[tuple[Batch, Float32]]) -> bool:
+    return len(waiting) >= NORMALIZER_BATCHES or sum(len(flat) for _, flat in waiting) >= NORMALIZER_ROWS

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +86,18 @@ class PlainTokenizer:
         encoding: Encoding = self._tokenizer.encode(self._anchored([stretch])[0], add_special_tokens=False)
         shift = len(self._anchor(stretch.before))
         return [max(0, end - shift) for _, end in self._trim(encoding.offsets, stretch)]
+
+    def pieces(self, token_ids: TokenIds) -> list[tuple[str, TokenIds]]:
+        """The ids in runs, each with what it stands for: a control token, or text between two of them."""
+        names = {i: content for content, i in self.control_ids.items()}
+        found: list[tuple[str, TokenIds]] = []
+        for is_control, run in groupby(token_ids, key=names.__contains__):
+            ids = tuple(run)
+            if is_control:
+                found += [(names[i], (i,)) for i in ids]
+            else:
+                found.append((self._tokenizer.decode(list(ids), skip_special_tokens=False), ids))
+        return found
 
     def _anchored(self, stretches: Sequence[Stretch]) -> list[str]:
         return [self._anchor(s.before) + s.text + self._anchor(s.after) for s in stretches]

@@ -1,27 +1,40 @@
-"""Predictions out: JSONL, CSV or TSV by the ending of the name, whole or not at all."""
+"""Predictions out: JSONL, CSV, TSV or Parquet by the ending of the name, whole or not at all."""
 
 import csv
 import io
 import json
 import os
-import secrets
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from slm_runtime.errors import OutputError
+from slm_runtime.extra import require
 from slm_runtime.records import Prediction, Ticket, TicketId
 from slm_runtime.ticket_text import replace_lone_surrogates
 
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 _HANDLE_FOLDERS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 _RESULT_COLUMNS = ("label", "score", "margin", "error")
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+_NUMBER = re.compile(r"[+-]?\d[\d.,]*(?:[eE][+-]?\d+)?")
 
 
-class PredictionWriter:
-    """Writes one record per call, as UTF-8 bytes. Raises OutputError, or BrokenPipeError as it is."""
+class PredictionWriter(Protocol):
+    """Writes one record per call. Raises OutputError, or BrokenPipeError as it is."""
+
+    def write(self, ticket: Ticket, prediction: Prediction) -> None:
+        """Append the record of one row; NaN and infinity are refused with ValueError, they are our bug."""
+
+    def flush(self) -> None:
+        """Hand over what is complete so far to the operating system."""
+
+
+class LineWriter:
+    """Writes one record per call, as UTF-8 bytes."""
 
     def __init__(self, stream: IO[bytes], name: str, format_record: Callable[[Ticket, Prediction], str]) -> None:
         self._stream = stream
@@ -29,7 +42,6 @@ class PredictionWriter:
         self._format_record = format_record
 
     def write(self, ticket: Ticket, prediction: Prediction) -> None:
-        """Append the record of one row; NaN and infinity are refused with ValueError, they are our bug."""
         assert ticket.row == prediction.row, f"row {prediction.row} answers ticket {ticket.row}"
         self.write_line(self._format_record(ticket, prediction))
 
@@ -38,13 +50,12 @@ class PredictionWriter:
             self._stream.write(replace_lone_surrogates(line).encode("utf-8"))
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system."""
         with _reported(self._name):
             self._stream.flush()
 
 
 def open_output(
-    path: str | Path, *, columns: Sequence[str], overwrite: bool = False
+    path: str | Path, *, columns: Sequence[str], overwrite: bool = False, spreadsheet_safe: bool = False
 ) -> AbstractContextManager[PredictionWriter]:
     """A context manager that yields the writer of `path`; `-` is standard output in JSONL.
 
@@ -52,25 +63,52 @@ def open_output(
     keeps what it had. Special files (devices, pipes) are appended to directly, in JSONL unless their ending
     says otherwise. CSV and TSV repeat `columns`, the input's (none: id, row), and append label, score,
     margin, error; a name that the input already has gets the prefix `predicted_`, as often as needed.
+    Parquet has the columns of `writers_parquet.SCHEMA`, and is written to a regular file only.
+    With `spreadsheet_safe` no CSV or TSV cell is taken for a formula: those that could be begin with an apostrophe.
 
-    Raises: OutputError at once for an unknown ending, a folder, or an existing file without `overwrite`;
-    later when the file cannot be written.
+    Raises: OutputError at once as `check_output` does; later when the file cannot be written.
+    """
+    kind = check_output(path, overwrite=overwrite)
+    target = Path(path)
+    if str(target) == "-":
+        return _writing(_standard_output(), "standard output", kind, columns, spreadsheet_safe=spreadsheet_safe)
+    if kind == "parquet":
+        from slm_runtime.writers_parquet import parquet_writing
+
+        return parquet_writing(_whole_file(target), str(target))
+    destination = _whole_file(target) if is_regular(target) else _direct_file(target)
+    return _writing(destination, str(target), kind, columns, spreadsheet_safe=spreadsheet_safe)
+
+
+def check_output(path: str | Path, *, overwrite: bool) -> str:
+    """The format of an output that can be opened, as far as one can tell without opening it.
+
+    Raises: OutputError for an unknown ending, a folder, a missing parent, or an existing file without `overwrite`.
     """
     target = Path(path)
     if str(target) == "-":
-        return _writing(_standard_output(), "standard output", "jsonl", columns)
+        return "jsonl"
     with _reported(str(target)):
-        special = _is_special(target)
-        exists = target.exists()
+        regular, exists = is_regular(target), target.exists()
         if target.is_dir():
             raise OutputError(f"{target}: is a folder, expected a file name")
-    kind = FORMATS.get(target.suffix.lower(), "jsonl" if special else None)
+        if not target.parent.is_dir():
+            raise OutputError(f"{target}: cannot be written: there is no folder {target.parent}; make it first")
+    kind = FORMATS.get(target.suffix.lower(), None if regular else "jsonl")
     if kind is None:
         raise OutputError(f"{target}: the ending {target.suffix!r} says no format; expected {', '.join(FORMATS)}")
-    if exists and not special and not overwrite:
+    if exists and regular and not overwrite:
         raise OutputError(f"{target}: exists already; give another name, or --overwrite to replace it")
-    destination = _direct_file(target) if special else _whole_file(target)
-    return _writing(destination, str(target), kind, columns)
+    if kind == "parquet":
+        if not regular:
+            raise OutputError(f"{target}: is no regular file, which Parquet needs; give another name, or write JSONL")
+        require("pyarrow", extra="parquet", purpose=f"{target}: writing Parquet")
+    return kind
+
+
+def is_regular(path: Path) -> bool:
+    """True for a name that is to hold a file of its own: not standard output, no device, pipe or handle."""
+    return str(path) != "-" and not _is_special(path)
 
 
 def _is_special(path: Path) -> bool:
@@ -90,15 +128,24 @@ def _reported(name: str) -> Iterator[None]:
 
 @contextmanager
 def _writing(
-    destination: AbstractContextManager[IO[bytes]], name: str, kind: str, columns: Sequence[str]
+    destination: AbstractContextManager[IO[bytes]],
+    name: str,
+    kind: str,
+    columns: Sequence[str],
+    *,
+    spreadsheet_safe: bool,
 ) -> Iterator[PredictionWriter]:
     with destination as stream:
         if kind == "jsonl":
-            yield PredictionWriter(stream, name, lambda _, prediction: prediction.to_json() + "\n")
+            yield LineWriter(stream, name, lambda _, prediction: prediction.to_json() + "\n")
             return
         delimiter = "\t" if kind == "tsv" else ","
-        writer = PredictionWriter(stream, name, lambda *row: _csv_line(_csv_cells(columns, *row), delimiter))
-        writer.write_line(_csv_line(_csv_header(columns), delimiter))
+
+        def line(cells: list[str]) -> str:
+            return _csv_line([harmless(cell) for cell in cells] if spreadsheet_safe else cells, delimiter)
+
+        writer = LineWriter(stream, name, lambda *row: line(_csv_cells(columns, *row)))
+        writer.write_line(line(_csv_header(columns)))
         yield writer
 
 
@@ -126,22 +173,64 @@ def _direct_file(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     final = Path(os.path.realpath(path))  # a link stays a link
-    part = final.with_name(f".slm-run-{secrets.token_hex(8)}.part")
+    part = final.with_name(f".{final.name}.part")
     with _reported(str(path)):
-        stream = part.open("xb")
+        stream = _open_alone(part, path)
     try:
         yield stream
         with _reported(str(path)):
             stream.flush()
             os.fsync(stream.fileno())
-            stream.close()
             part.replace(final)
+            stream.close()
+            _sync_folder(final.parent)
     except BaseException:
         with suppress(OSError):
             stream.close()
         with suppress(OSError):
             part.unlink()
         raise
+
+
+def _open_alone(part: Path, path: Path) -> IO[bytes]:
+    """`part`, emptied: left over by a killed run, perhaps, but not in use by another one."""
+    stream = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+b")
+    try:
+        _lock(stream)
+        if not os.path.samestat(os.fstat(stream.fileno()), part.stat()):  # renamed while we waited for the lock
+            raise BlockingIOError
+        stream.truncate()
+    except (BlockingIOError, FileNotFoundError) as error:
+        stream.close()
+        raise OutputError(f"{path}: another slm-run is writing it; wait for it, or give another name") from error
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _lock(stream: IO[bytes]) -> None:
+    """Raise BlockingIOError when another process has the file; does nothing where files cannot be locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        return
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system lets a folder be synced."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _csv_header(columns: Sequence[str]) -> list[str]:
@@ -164,6 +253,11 @@ def _cell(value: TicketId) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+
+
+def harmless(cell: str) -> str:
+    """The cell with an apostrophe in front where a spreadsheet would take it for a formula; numbers stay."""
+    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
 
 
 def _csv_line(cells: list[str], delimiter: str) -> str:

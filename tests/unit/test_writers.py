@@ -124,7 +124,7 @@ def test_an_existing_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("absent/o.csv", "No such file"),
+        ("absent/o.csv", "there is no folder"),
         ("o.xlsx", "'.xlsx' says no format; expected .jsonl"),
         ("o", "says no format"),
         ("", "is a folder"),

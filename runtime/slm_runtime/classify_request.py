@@ -1,0 +1,99 @@
+"""What `slm-run classify` was asked to do."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from slm_runtime.label_file import parse_labels, read_labels
+from slm_runtime.options import RunOptions, Truncate
+from slm_runtime.planning import Strategy
+from slm_runtime.readers import TicketReader, open_tickets
+from slm_runtime.task import Scoring, Task, read_task
+
+
+@dataclass(frozen=True)
+class ClassifyRequest:
+    """The flags of `slm-run classify`, as click delivers them."""
+
+    bundle: str
+    input: str
+    output: str
+    labels: str | None
+    labels_file: Path | None
+    task: Path | None
+    text_column: str
+    id_column: str | None
+    input_format: str | None
+    encoding: str | None
+    delimiter: str | None
+    scoring: Scoring | None
+    provider: str
+    threads: int | None
+    batch_tokens: int
+    strategy: Strategy
+    no_prefix_cache: bool
+    all_scores: bool
+    no_dedupe: bool
+    max_tokens: int | None
+    truncate: Truncate
+    threshold: float | None
+    limit: int | None
+    strict: bool
+    spreadsheet_safe: bool
+    resume: bool
+    overwrite: bool
+    dry_run: bool
+    explain: int | None
+    quiet: bool
+
+    def read_task(self) -> Task:
+        """The task of --task, or of the labels with the default prompt; flags win over the file."""
+        sources = [s for s in (self.labels, self.labels_file, self.task) if s is not None]
+        if len(sources) != 1:
+            raise click.UsageError("give exactly one of --labels, --labels-file and --task")
+        if self.task:
+            task = read_task(self.task)
+        else:
+            labels = parse_labels(self.labels) if self.labels is not None else read_labels(sources[0])
+            task = Task(labels=tuple(labels))
+        threshold = task.threshold if self.threshold is None else self.threshold
+        return dataclasses.replace(task, scoring=self.scoring or task.scoring, threshold=threshold)
+
+    def options(self) -> RunOptions:
+        return RunOptions(
+            strategy=self.strategy,
+            prefix_cache=not self.no_prefix_cache,
+            dedupe=not self.no_dedupe,
+            all_scores=self.all_scores,
+            batch_tokens=self.batch_tokens,
+            max_tokens=self.max_tokens,
+            truncate=self.truncate,
+        )
+
+    def open_input(self) -> TicketReader:
+        return open_tickets(
+            self.input,
+            text_column=self.text_column,
+            id_column=self.id_column,
+            encoding=self.encoding,
+            delimiter=self.delimiter,
+            format=self.input_format,
+            all_columns=Path(self.output).suffix.lower() in (".csv", ".tsv"),
+        )
+
+    @property
+    def input_is_file(self) -> bool:
+        return self.input != "-" and Path(self.input).is_file()
+
+    def reading(self) -> dict[str, str | int | None]:
+        """How the input's bytes become rows."""
+        return {
+            "text column": self.text_column,
+            "id column": self.id_column,
+            "input format": self.input_format,
+            "encoding": self.encoding,
+            "delimiter": self.delimiter,
+            "limit": self.limit,
+        }

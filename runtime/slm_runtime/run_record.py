@@ -1,0 +1,82 @@
+"""`OUTPUT.run.json`: what was run, on what, and how it went. Read again by --resume and by the report."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slm_runtime.classifier import Classifier, TaskRunner
+from slm_runtime.errors import OutputError
+from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
+from slm_runtime.run_identity import Identity
+
+
+def record_path(output: Path) -> Path:
+    """Where the record of the run that wrote `output` lies."""
+    return output.with_name(output.name + ".run.json")
+
+
+def describe_run(
+    classifier: Classifier,
+    runner: TaskRunner,
+    *,
+    flags: Mapping[str, Any],
+    identity: Identity | None,
+    timings: Mapping[str, float],
+    timeline: Sequence[tuple[float, int]],
+) -> dict[str, Any]:
+    """The record, ready for JSON. `identity` is None for a run that could not have been resumed."""
+    counts = runner.counts
+    processed = sorted(counts.processed_by_length.items())
+    return {
+        "versions": versions(),
+        "bundle": {"id": classifier.bundle.manifest.model.id, "digest": classifier.bundle.manifest.digest},
+        "task": {"digest": runner.task.digest, "labels": runner.task.labels, "scoring": runner.rule},
+        "flags": {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()},
+        "identity": identity,
+        "machine": describe_machine(classifier.num_threads),
+        "provider": classifier.decoder.provider,
+        "counts": {
+            field.name: getattr(counts, field.name)
+            for field in dataclasses.fields(counts)
+            if not field.name.endswith("_by_length")
+        },
+        "padding_share": counts.padding_share,
+        "lengths": [
+            {"length": length, "real_tokens": counts.real_by_length[length], "processed_tokens": tokens}
+            for length, tokens in processed
+        ],
+        "timings": {name: round(value, 4) for name, value in timings.items()},
+        "timeline": timeline,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def write_record(output: Path, record: Mapping[str, Any]) -> None:
+    """Write the record of `output`, whole or not at all.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    path = record_path(output)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def read_record(output: Path) -> dict[str, Any]:
+    """The record of the run that wrote `output`; empty where there is none that can be read."""
+    try:
+        data = json.loads(record_path(output).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

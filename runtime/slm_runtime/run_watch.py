@@ -1,0 +1,89 @@
+"""What goes on beside the scoring of a run: journal, progress, interruption, and what the user should be told."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from slm_runtime.classifier import TaskRunner
+from slm_runtime.interruption import Interruption
+from slm_runtime.journal import Journal
+from slm_runtime.progress import Progress
+from slm_runtime.records import Prediction, Ticket
+
+LOW_LABEL_MASS = 0.05
+# So large a share of one label is suspicious from so many rows on.
+ONE_SIDED_SHARE, ONE_SIDED_ROWS = 0.95, 20
+
+
+class RunWatch:
+    """Tickets pass it on their way in, predictions when they are made and again when they leave in order.
+
+    `interruption` None: the work in hand is finished first.
+    """
+
+    def __init__(self, progress: Progress, journal: Journal | None, interruption: Interruption | None) -> None:
+        self._progress = progress
+        self._journal = journal
+        self._interruption = interruption
+        self._started = time.perf_counter()
+        self._inside: dict[int, Ticket] = {}
+        self._low_mass = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._started
+
+    @property
+    def timeline(self) -> list[tuple[float, int]]:
+        """(seconds, rows) finished so far, at most some hundreds of points."""
+        return self._progress.timeline
+
+    def entering(self, windows: Iterable[Sequence[Ticket]]) -> Iterator[Sequence[Ticket]]:
+        """The windows, remembered until their predictions leave."""
+        for window in windows:
+            self._inside.update((ticket.row, ticket) for ticket in window)
+            yield window
+
+    def recall(self, window: Sequence[Ticket]) -> dict[int, Prediction]:
+        """What an earlier, interrupted run knows about this window."""
+        if self._journal is None:
+            return {}
+        known = self._journal.recall(window)
+        self._progress.recalled([ticket for ticket in window if ticket.row in known])
+        return known
+
+    def finished(self, predictions: Sequence[Prediction]) -> None:
+        """Record predictions that were made together.
+
+        Raises:
+            KeyboardInterrupt: the run was asked to stop.
+            OutputError: the journal cannot be written.
+        """
+        if self._journal is not None:
+            self._journal.record(predictions)
+        self._progress.finished([self._inside[p.row] for p in predictions], predictions)
+        if self._interruption is not None:
+            self._interruption.check()
+
+    def leaving(self, predictions: Sequence[Prediction]) -> Iterator[tuple[Ticket, Prediction]]:
+        """Each prediction with its ticket, which is forgotten."""
+        for prediction in predictions:
+            self._low_mass += prediction.label_mass is not None and prediction.label_mass < LOW_LABEL_MASS
+            yield self._inside.pop(prediction.row), prediction
+
+    def warnings(self, runner: TaskRunner) -> Iterator[str]:
+        """Signs that the task does not fit the model."""
+        counts = runner.counts
+        if counts.rows and self._low_mass > counts.rows / 2:
+            yield f"on {self._low_mass} rows the labels hold under {LOW_LABEL_MASS:.0%} of the model's answer"
+        labelled = sum(counts.labels.values())
+        if labelled >= ONE_SIDED_ROWS and len(runner.task.labels) > 1:
+            label, number = max(counts.labels.items(), key=lambda item: item[1])
+            if number > ONE_SIDED_SHARE * labelled:
+                yield (
+                    f"{number} of {labelled} labelled rows are {label!r}; look at the prompt with --explain, "
+                    "or describe the labels in a task file"
+                )
+
+    def close(self) -> None:
+        """End the progress bar."""
+        self._progress.close()
