@@ -1,6 +1,5 @@
 """The built-in tickets on which every export is compared with the reference; written for this project."""
 
-from slm_runtime.golden import GoldenSet
 from slm_runtime.task import Task
 
 SHORT_TEXTS = (
@@ -29,8 +28,3 @@ TASKS = (
         SHORT_TEXTS[:3],
     ),
 )
-
-
-def golden_set(task: Task, texts: tuple[str, ...], logprobs: list[list[float]]) -> GoldenSet:
-    """The golden set of a task and the reference's answers to it."""
-    return GoldenSet(task.labels, task.scoring, texts, tuple(map(tuple, logprobs)))

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from slm_export.golden_tickets import TASKS, golden_set
+from slm_export.golden_tickets import TASKS
 from slm_export.reference import Reference
 from slm_runtime.classifier import Classifier
 from slm_runtime.errors import ParityError
-from slm_runtime.golden import GoldenSet, compare, passes, write_golden
+from slm_runtime.golden import GoldenSet, check_tokens, compare, passes, write_golden
 from slm_runtime.manifest import Manifest, ParityRecord
 
 Say = Callable[[str], None]
@@ -19,7 +19,10 @@ def reference_answers(reference: Reference, folder: Path, *, say: Say) -> list[G
     sets = []
     for task, texts in TASKS:
         say(f"asking the PyTorch reference {len(texts)} tickets, {task.scoring} scoring")
-        sets.append(golden_set(task, texts, [list(map(float, s.logprobs)) for s in reference.scores(texts, task)]))
+        prompts = reference.question(task).prompts
+        token_ids = tuple(tuple(prompts.prompt_ids(text)) for text in texts)
+        logprobs = tuple(tuple(map(float, s.logprobs)) for s in reference.scores(texts, task))
+        sets.append(GoldenSet(task.labels, task.scoring, tuple(texts), token_ids, logprobs))
     write_golden(folder, sets)
     return sets
 
@@ -33,6 +36,7 @@ def verified(folder: Path, manifest: Manifest, sets: list[GoldenSet], *, say: Sa
     classifier = Classifier.load(folder)
     records: list[ParityRecord] = []
     for golden in sets:
+        check_tokens(classifier, golden)
         record = compare(classifier, golden)
         say(
             f"{record.scoring}: {record.labels_equal}/{record.num_tickets} labels equal, "

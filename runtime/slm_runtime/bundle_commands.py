@@ -5,7 +5,7 @@ import click
 from slm_runtime.bundle import find_bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.errors import ParityError
-from slm_runtime.golden import compare, passes, read_golden
+from slm_runtime.golden import check_tokens, compare, passes, read_golden
 from slm_runtime.integrity import check_files
 from slm_runtime.machine import describe_machine, versions
 from slm_runtime.manifest import Manifest, ParityRecord, read_manifest
@@ -26,7 +26,13 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     machine = describe_machine(classifier.num_threads)
     click.echo(f"machine: {machine['cpu']}, {machine['threads']} threads, {classifier.decoder.provider}")
     click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))
-    records = [compare(classifier, golden) for golden in read_golden(folder)]
+    sets = read_golden(folder)
+    for golden in sets:
+        check_tokens(classifier, golden)
+    click.echo(
+        f"tokenizer: {sum(len(golden.texts) for golden in sets)} prompts have the tokens that they had at export"
+    )
+    records = [compare(classifier, golden) for golden in sets]
     for record in records:
         click.echo(f"golden: {describe_parity(record)}")
     if failed := [record for record in records if not passes(record)]:

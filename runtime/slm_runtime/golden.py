@@ -8,21 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from slm_runtime.classifier import Classifier
-from slm_runtime.errors import FormatError
+from slm_runtime.errors import FormatError, ParityError
 from slm_runtime.manifest import GOLDEN_FILE, ParityRecord
+from slm_runtime.records import Ticket
 from slm_runtime.scoring import log_sum_exp
 from slm_runtime.task import Scoring, Task
+from slm_runtime.tokenizer import TokenIds
 
 TOLERANCE_NATS = 1e-3
 
 
 @dataclass(frozen=True)
 class GoldenSet:
-    """One task's tickets and the reference's log-probabilities over the labels, [tickets][labels], in nats."""
+    """One task's tickets, the tokens of their prompts, and the reference's log-probabilities over the labels.
+
+    `token_ids` is [tickets][tokens], whole prompts as transformers encodes them; `logprobs` [tickets][labels], in nats.
+    """
 
     labels: tuple[str, ...]
     scoring: Scoring
     texts: tuple[str, ...]
+    token_ids: tuple[TokenIds, ...]
     logprobs: tuple[tuple[float, ...], ...]
 
     @property
@@ -44,12 +50,30 @@ def read_golden(folder: Path) -> list[GoldenSet]:
                 labels=tuple(data["labels"]),
                 scoring=data["scoring"],
                 texts=tuple(data["texts"]),
+                token_ids=tuple(map(tuple, data["token_ids"])),
                 logprobs=tuple(map(tuple, data["logprobs"])),
             )
             for data in json.loads(path.read_text(encoding="utf-8"))
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: cannot be read ({error!r}); export the bundle again") from error
+
+
+def check_tokens(classifier: Classifier, golden: GoldenSet) -> None:
+    """Return when every prompt has the tokens here that it had at export.
+
+    Raises:
+        ParityError: names the first ticket whose prompt has not.
+    """
+    runner = classifier.prepare(golden.task)
+    encoded, _ = runner.encode([Ticket(row, None, text) for row, text in enumerate(golden.texts)])
+    here = {ticket.row: runner.encoder.prefix_ids + ticket.token_ids for ticket in encoded}
+    for row, expected in enumerate(golden.token_ids):
+        if here.get(row) != expected:
+            raise ParityError(
+                f"tokenizer: the prompt of {golden.texts[row][:60]!r} has other tokens here than at export; "
+                "install the tokenizers version that `slm-run inspect` shows, or export the bundle again"
+            )
 
 
 def compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:

@@ -161,3 +161,15 @@ def test_c33_a_bundle_works_through_links_when_moved_and_when_read_only(
     expected = run("classify", bundle, *argv)
     assert run("classify", place(bundle, tmp_path), *argv) == expected
     assert expected.code == 0
+
+
+def test_verify_notices_a_tokenizer_that_splits_otherwise(run, own_bundle: Path) -> None:
+    path = own_bundle / "golden.json"
+    sets = json.loads(path.read_text())
+    sets[1]["token_ids"][0][-2] += 1
+    path.write_text(json.dumps(sets))
+    record = FileRecord(path.stat().st_size, sha256_of(path))
+    edit(own_bundle, lambda data: data["files"].update({"golden.json": vars(record)}))
+    outcome = run("verify", own_bundle)
+    assert outcome.code == 3
+    assert "has other tokens here than at export" in outcome.err
