@@ -1,7 +1,10 @@
 """What goes on beside the scoring of a run: journal, progress, interruption, and what the user should be told."""
 
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from slm_runtime.classifier import TaskRunner
 from slm_runtime.interruption import Interruption
@@ -12,6 +15,8 @@ from slm_runtime.records import Prediction, Ticket
 LOW_LABEL_MASS = 0.05
 # So large a share of one label is suspicious from so many rows on.
 ONE_SIDED_SHARE, ONE_SIDED_ROWS = 0.95, 20
+# Ids are compared by eight bytes of hash each, for so many rows: 80 MB.
+COMPARED_IDS = 10_000_000
 
 
 class RunWatch:
@@ -27,6 +32,7 @@ class RunWatch:
         self._started = time.perf_counter()
         self._inside: dict[int, Ticket] = {}
         self._low_mass = 0
+        self._id_hashes = array("q")
 
     @property
     def elapsed_s(self) -> float:
@@ -68,11 +74,15 @@ class RunWatch:
         """Each prediction with its ticket, which is forgotten."""
         for prediction in predictions:
             self._low_mass += prediction.label_mass is not None and prediction.label_mass < LOW_LABEL_MASS
+            if prediction.id is not None and len(self._id_hashes) < COMPARED_IDS:
+                self._id_hashes.append(hash(prediction.id))
             yield self._inside.pop(prediction.row), prediction
 
     def warnings(self, runner: TaskRunner) -> Iterator[str]:
-        """Signs that the task does not fit the model."""
+        """Doubled ids, and signs that the task does not fit the model."""
         counts = runner.counts
+        if doubled := len(self._id_hashes) - len(np.unique(np.asarray(self._id_hashes))):
+            yield f"{doubled} rows have an id that an earlier row has; `row` tells them apart"
         if counts.rows and self._low_mass > counts.rows / 2:
             yield f"on {self._low_mass} rows the labels hold under {LOW_LABEL_MASS:.0%} of the model's answer"
         labelled = sum(counts.labels.values())

@@ -98,3 +98,16 @@ def test_formulas_stay_text_where_asked(run, bundle: Path, tmp_path: Path) -> No
     assert "\"'=HYPERLINK(" in safe
     assert "\n-1.5," in safe
     assert "\n'+cmd," in safe
+
+
+def test_doubled_ids_keep_their_rows_and_bring_one_warning(run, bundle: Path, tmp_path: Path) -> None:
+    lines = [
+        '{"id": "a", "text": "one"}',
+        '{"id": "a", "text": "two"}',
+        '{"id": 1, "text": "three"}',
+        '{"text": "four"}',
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, lines[3]]))
+    outcome = run("classify", bundle, "-i", tmp_path / "in.jsonl", *LABELS)
+    assert [record["id"] for record in outcome.records] == ["a", "a", 1, None, None]
+    assert outcome.err.count("warning: 1 rows have an id that an earlier row has") == 1
