@@ -152,6 +152,29 @@ def inspect(bundle: str) -> int:
     return inspect_bundle(bundle)
 
 
+@slm_run.command(epilog=EXIT_CODES)
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option("-o", "--page", type=click.Path(path_type=Path), required=True, help="The page, HTML; - is stdout.")
+@click.option(
+    "--input", type=click.Path(path_type=Path), help="Input with texts; default: the one that the run recorded."
+)
+@click.option("--text-column", help="Column or key that holds the ticket; default: the run's, else text.")
+@click.option("--id-column", help="Column or key that holds the id; default: the run's, else id.")
+@click.option("--gold", help="Column or key that holds the right label: adds accuracy, F1 and confusions.")
+@click.option("--review", type=click.IntRange(0), default=25, show_default=True, help="Close calls to list with text.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing page.")
+def report(**flags: Any) -> int:
+    """Show what classify wrote to OUTPUT as one HTML page.
+
+    \b
+    Example:
+      slm-run report labels.jsonl -o report.html --gold category
+    """
+    from slm_runtime.report.command import ReportRequest, write_report
+
+    return write_report(ReportRequest(**flags))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run slm-run; returns the exit code."""
     return run_command(slm_run, argv, env_prefix="SLM_RUN")

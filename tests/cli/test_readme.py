@@ -59,7 +59,7 @@ def test_command_reference_is_the_help_of_the_commands() -> None:
 
 def test_the_check_notices_a_changed_and_a_missing_block_and_rewriting_mends_them(tmp_path: Path) -> None:
     good, copy = README.read_text(encoding="utf-8"), tmp_path / "README.md"
-    changed = good.replace("Show the version and exit.", "Show the version.")
+    changed = good.replace("No progress bar, no summary.", "No bar.")
     assert changed != good
     copy.write_text(changed, encoding="utf-8")
     done = readme_help("--check", copy)
