@@ -113,6 +113,7 @@ class Job:
 
     def _conclude(self, watch: RunWatch, identity: Identity | None) -> None:
         """Warnings, summary and the record, before the output gets its name."""
+        watch.close()
         counts = self.runner.counts
         run_s = watch.elapsed_s
         for warning in watch.warnings(self.runner):
