@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slm_runtime.classifier import Classifier, TaskRunner, windows
 from slm_runtime.classify_request import ClassifyRequest
-from slm_runtime.errors import InterruptedRunError
+from slm_runtime.errors import InterruptedRunError, OutputError
 from slm_runtime.interruption import Interruption
 from slm_runtime.journal import Journal
 from slm_runtime.live_input import LIVE_WINDOW, live_windows
@@ -59,9 +59,11 @@ class Job:
                 self._write_all(tickets, writer, watch, interruption)
                 interrupted = False
             except KeyboardInterrupt:
-                if journal is not None or not self.reader.is_live:
-                    raise self._interrupted(journal) from None
+                if not self.reader.is_live:
+                    raise InterruptedRunError(self._kept("interrupted", journal)) from None
                 interrupted = True  # what came out of the stream is whole up to here
+            except OutputError as error:
+                raise OutputError(self._kept(str(error), journal)) from error
             self._conclude(watch, identity)
         if journal is not None:
             journal.discard()
@@ -150,10 +152,9 @@ class Job:
             f"{counts.padding_share:.1%} padding; peak memory {peak_memory_bytes() / 1e6:.0f} MB"
         )
 
-    def _interrupted(self, journal: Journal | None) -> InterruptedRunError:
+    def _kept(self, what: str, journal: Journal | None) -> str:
+        """`what`, and how to go on where something is kept."""
         if journal is None or not journal.num_rows:
-            return InterruptedRunError("interrupted")
+            return what
         total = "" if self.survey is None else f" of {self.survey.num_rows}"
-        return InterruptedRunError(
-            f"interrupted: {journal.num_rows}{total} rows are kept in {journal.path}; go on with --resume"
-        )
+        return f"{what}: {journal.num_rows}{total} rows are kept in {journal.path}; go on with --resume"

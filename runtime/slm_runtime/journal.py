@@ -160,7 +160,7 @@ class Journal:
 
 
 def _unwritable(path: Path, error: OSError) -> OutputError:
-    return OutputError(f"{path}: cannot be written: {error.strerror or error}; make room, then go on with --resume")
+    return OutputError(f"{path}: cannot be written: {error.strerror or error}")
 
 
 def _parse(line: bytes) -> Any:

@@ -181,6 +181,8 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
         with _reported(str(path)):
             stream.flush()
             os.fsync(stream.fileno())
+            if os.name == "nt":  # where no open file can be renamed; elsewhere the lock is held until it has its name
+                stream.close()
             part.replace(final)
             stream.close()
             _sync_folder(final.parent)
