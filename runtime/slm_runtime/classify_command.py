@@ -33,7 +33,10 @@ def classify_file(request: ClassifyRequest) -> int:
     destination = None
     if not only_looks:
         destination = Destination(
-            Path(request.output), request.input_is_file, resume=request.resume, overwrite=request.overwrite
+            Path(request.output),
+            Path(request.input) if request.input_is_file else None,
+            resume=request.resume,
+            overwrite=request.overwrite,
         )
     with request.open_input() as reader:
         survey = None

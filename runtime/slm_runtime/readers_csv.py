@@ -11,6 +11,8 @@ from slm_runtime.records import Ticket
 from slm_runtime.ticket_text import is_blank
 
 DELIMITERS = ",;\t"
+# What spreadsheets write above the header for each other.
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
 
 
 def read_csv(
@@ -27,6 +29,10 @@ def read_csv(
     first = next(lines, None)
     if first is None:
         raise InputError(f"{lines.name}: empty, expected a header line with the column {text_column!r}")
+    if named := _SEPARATOR_LINE.fullmatch(first):
+        delimiter = delimiter or named[1]
+        lines.start_record()
+        first = next(lines, "")
     delimiter = delimiter or _sniff_delimiter(first, text_column)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise InputError(f"{lines.name}: delimiter {delimiter!r}, expected one character such as ',' or ';'")

@@ -17,10 +17,12 @@ class Destination:
     Raises:
         OutputError: the output exists, or an interrupted run of it, and no flag says what to do.
         InputError: the flags contradict each other, or a run of this kind cannot be resumed.
+
+    `input` is None where it is no regular file.
     """
 
     output: Path
-    input_is_file: bool
+    input: Path | None
     resume: bool
     overwrite: bool
 
@@ -37,11 +39,13 @@ class Destination:
             raise OutputError(
                 f"{journal}: an interrupted run is there; continue it with --resume, or start over with --overwrite"
             )
+        if self.input is not None and self.output.exists() and self.output.samefile(self.input):
+            raise OutputError(f"{self.output}: is the input; give the output another name")
         check_output(self.output, overwrite=self.overwrite or self.resume)
 
     @property
     def keeps_journal(self) -> bool:
-        return self.input_is_file and is_regular(self.output)
+        return self.input is not None and is_regular(self.output)
 
     def is_complete(self, identity: Identity) -> bool:
         """True when --resume has nothing to do because this very run was finished before.

@@ -222,6 +222,16 @@ def test_an_output_that_is_not_ours_is_not_replaced(run, bundle: Path, tickets: 
     assert out.read_text() == "precious\n"
 
 
+def test_the_input_is_never_the_output(run, bundle: Path, tmp_path: Path) -> None:
+    tickets = write_tickets(tmp_path / "in.jsonl", 3)
+    (tmp_path / "link.jsonl").symlink_to(tickets)
+    before = tickets.read_bytes()
+    for name in ("in.jsonl", "link.jsonl"):
+        outcome = run("classify", bundle, "-i", tickets, "-o", tmp_path / name, *LABELS, "--overwrite")
+        assert (outcome.code, "is the input" in outcome.err) == (2, True)
+    assert tickets.read_bytes() == before
+
+
 def test_overwrite_is_remembered_by_the_journal(run, bundle: Path, tickets: Path, whole: bytes, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("old\n")

@@ -57,6 +57,8 @@ ODD_FIELD = ('"' + ODD_TEXT.replace('"', '""') + '"').encode()
         ("t.csv", b"id;text;x, y, z\n7;a, b;\n"),
         ("t.csv", "\ufeffid\ttext\r\n7\ta, b\r\n".encode("utf-16-le")),
         ("t.csv", '\ufeffid,text\n7,"a, b"\n'.encode("utf-16-be")),
+        ("t.csv", b"sep=;\r\nid;text\r\n7;a, b\r\n"),
+        ("t.csv", b'\xef\xbb\xbf"sep=|"\nid|text\n7|a, b\n'),
         ("t.TSV", b"id\ttext\n7\ta, b"),
         ("t.csv.gz", gzip.compress(b'id,text\n7,"a, b"\n')),
         ("t.jsonl", b'\xef\xbb\xbf{"id": "7", "text": "a, b"}'),
