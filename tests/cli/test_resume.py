@@ -259,8 +259,6 @@ def test_what_cannot_be_resumed_says_so(run, bundle: Path, tmp_path: Path, monke
 def test_two_runs_do_not_write_one_output(run, bundle: Path, tickets: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     process = start(bundle, tickets, out)
-    process.send_signal(signal.SIGSTOP)
-    process.send_signal(signal.SIGCONT)
     while not (tmp_path / ".out.jsonl.part").exists():
         assert process.poll() is None
         time.sleep(0.002)
