@@ -46,14 +46,14 @@ class Job:
         """
         identity = self._identity()
         if identity is not None and self.destination.is_complete(identity):
-            errors = read_record(self.destination.output)["counts"]["errors"]
             self.say(f"{self.destination.output}: complete already, nothing to do")
-            return SOME_FAILED if errors else ALL_LABELLED
+            counts = read_record(self.destination.output).get("counts", {})
+            return SOME_FAILED if counts.get("errors") else ALL_LABELLED
         with ExitStack() as stack:
             interruption = stack.enter_context(Interruption())
+            writer = stack.enter_context(self._open_output())  # with its lock, before the journal is touched
             journal = None if identity is None else stack.enter_context(self.destination.open_journal(identity))
             self._tell_resumed(journal)
-            writer = stack.enter_context(self._open_output())
             watch = stack.enter_context(closing(self._watch(journal, interruption)))
             try:
                 self._write_all(tickets, writer, watch, interruption)

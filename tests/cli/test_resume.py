@@ -263,7 +263,9 @@ def test_two_runs_do_not_write_one_output(run, bundle: Path, tickets: Path, tmp_
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGSTOP)
+    recorded = size_of(journal_of(out))
     outcome = run("classify", bundle, "-i", tickets, "-o", out, *FLAGS, "--overwrite")
+    assert size_of(journal_of(out)) == recorded
     process.send_signal(signal.SIGCONT)
     process.communicate()
     assert (outcome.code, "another slm-run is writing it" in outcome.err) == (2, True)
