@@ -19,7 +19,8 @@ LOGPROB_FLOOR = -690.0
 class WorstTicket:
     """The ticket that differs most; `row` counts the compared tickets from 0.
 
-    `reference_margin` is the distance in nats between the reference's two best labels, None with a single label.
+    `reference_margin` is the distance in (calibrated) nats between the reference's two best labels, None with a single
+    label.
     `max_logprob_diff` is None where the runtime gave no answer, for the reason in `error`.
     """
 
@@ -52,6 +53,7 @@ def compare(reference: Sequence[ReferenceScores], predictions: Sequence[Predicti
 
     Where the runtime knows the labels' share of the whole distribution, the log-probabilities are those of the whole
     distribution; else those over the labels. Where it scored only the labels that could win, distances to the winner.
+    Differences are of the model's log-probabilities: the task's calibration is taken off the runtime's scores.
     """
     pairs = list(zip(reference, predictions, strict=True))
     diffs = [_max_diff(expected, found) for expected, found in pairs]
@@ -71,9 +73,10 @@ def _max_diff(expected: ReferenceScores, found: Prediction) -> float | None:
         return None
     if len(found.scores) < len(expected.labels):
         return _max_diff_to_best(expected, found)
-    largest = expected.logprobs.max()
-    log_mass = float(largest + np.log(np.exp(expected.logprobs - largest).sum()))
-    over_labels = _floored(expected.logprobs - log_mass) - _floored(_logs(list(found.scores.values())))
+    log_mass = _log_sum(expected.logprobs)
+    scores = _floored(_normalised(expected.calibrated)), _floored(_logs(list(found.scores.values())))
+    wanted, answered = (_normalised(_uncalibrated(logs, expected)) for logs in scores)
+    over_labels = wanted - answered
     if found.label_mass is None:
         return float(np.abs(over_labels).max())
     mass_diff = _floored(np.array([log_mass])) - _floored(_logs([found.label_mass]))
@@ -86,7 +89,25 @@ def _max_diff_to_best(expected: ReferenceScores, found: Prediction) -> float:
     scores = _logs(list(found.scores.values()))
     best = int(np.argmax(scores))
     logprobs = expected.logprobs[known]
+    scores = _uncalibrated(scores, expected, known)
     return float(np.abs((logprobs - logprobs[best]) - (scores - scores[best])).max())
+
+
+def _uncalibrated(
+    logs: NDArray[np.float64], expected: ReferenceScores, known: Sequence[int] | None = None
+) -> NDArray[np.float64]:
+    """Calibrated log-probabilities of the `known` labels (None: all) as the model's own, up to a constant."""
+    prior = np.array(expected.prior or [0.0] * len(expected.labels))
+    return logs * expected.temperature + (prior if known is None else prior[known])
+
+
+def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return logprobs - _log_sum(logprobs)
+
+
+def _log_sum(logprobs: NDArray[np.float64]) -> float:
+    largest = logprobs.max()
+    return float(largest + np.log(np.exp(logprobs - largest).sum()))
 
 
 def _logs(probabilities: Sequence[float]) -> NDArray[np.float64]:
@@ -102,7 +123,7 @@ def _rank(diff: float | None) -> float:
 
 
 def _describe(row: int, expected: ReferenceScores, found: Prediction, diff: float | None) -> WorstTicket:
-    best = np.sort(expected.logprobs)[::-1]
+    best = np.sort(expected.calibrated)[::-1]
     return WorstTicket(
         row=row,
         reference_label=expected.label,

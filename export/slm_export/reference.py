@@ -31,13 +31,21 @@ Progress = Callable[[int], None]
 class ReferenceScores:
     """The answer to one text: `logprobs` [C] of `labels` in nats, as the scoring rule defines them; the best label.
 
-    A tie goes to the label that comes first. `num_tokens` counts the prompt.
+    The best is the one with the highest calibrated log-probability; a tie goes to the label that comes first.
+    `num_tokens` counts the prompt. An empty `prior` is 0 for all.
     """
 
     label: str
     labels: tuple[str, ...]
     logprobs: NDArray[np.float64]
     num_tokens: int
+    temperature: float = 1.0
+    prior: tuple[float, ...] = ()
+
+    @property
+    def calibrated(self) -> NDArray[np.float64]:
+        """[C], not normalised: what the labels are compared by."""
+        return calibrated(self.logprobs, self.temperature, self.prior)
 
 
 @dataclass(frozen=True)
@@ -229,4 +237,12 @@ def _scores(question: Question, logits: dict[Tail, Tensor], num_tokens: int) -> 
         raise ParityError(
             "the PyTorch reference itself returned a score that is not a finite number; compare with another checkpoint"
         )
-    return ReferenceScores(question.labels[int(np.argmax(logprobs))], question.labels, logprobs, num_tokens)
+    best = int(np.argmax(calibrated(logprobs, question.temperature, question.prior)))
+    return ReferenceScores(
+        question.labels[best], question.labels, logprobs, num_tokens, question.temperature, question.prior
+    )
+
+
+def calibrated(logprobs: NDArray[np.float64], temperature: float, prior: Sequence[float]) -> NDArray[np.float64]:
+    """[C] log-probabilities with the labels' prior taken off, over the temperature."""
+    return (logprobs - np.array(prior or [0.0] * len(logprobs))) / temperature

@@ -21,7 +21,7 @@ class Question:
     """A task in tokens. `paths` [C] are the tokens whose log-probabilities make up each label's.
 
     `allowed` holds, for every beginning of a path, the tokens among which the next one is chosen; None stands for the
-    whole vocabulary.
+    whole vocabulary. `prior` [C] in nats and `temperature` are the task's calibration.
     """
 
     prompts: ReferencePrompts
@@ -29,6 +29,8 @@ class Question:
     rule: str
     paths: tuple[Path, ...]
     allowed: Mapping[Path, Sequence[int]] | None
+    temperature: float
+    prior: tuple[float, ...]
 
     @property
     def tails(self) -> tuple[Tail, ...]:
@@ -70,7 +72,8 @@ def ask(prompts: ReferencePrompts, task: Task) -> Question:
         end = prompts.end_of_turn_id()
         paths = tuple((*path, end) for path in tokens)
     allowed = None if rule == "sequence" else _allowed(paths)
-    return Question(prompts, task.labels, rule, paths, allowed)
+    prior = task.calibration.prior or (0.0,) * len(task.labels)
+    return Question(prompts, task.labels, rule, paths, allowed, task.calibration.temperature, prior)
 
 
 def _allowed(paths: Sequence[Path]) -> dict[Path, list[int]]:

@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from slm_runtime.calibration import Calibration
     from slm_runtime.classifier import Classifier
     from slm_runtime.options import RunOptions
     from slm_runtime.records import Prediction, Ticket
     from slm_runtime.task import Example, Task
 
 _HOMES = {
+    "Calibration": "calibration",
     "Classifier": "classifier",
     "Example": "task",
     "Prediction": "records",
@@ -21,7 +23,7 @@ _HOMES = {
     "Ticket": "records",
 }
 
-__all__ = ["Classifier", "Example", "Prediction", "RunOptions", "Task", "Ticket"]
+__all__ = ["Calibration", "Classifier", "Example", "Prediction", "RunOptions", "Task", "Ticket"]
 
 
 def __getattr__(name: str) -> Any:

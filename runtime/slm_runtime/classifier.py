@@ -125,7 +125,9 @@ class TaskRunner:
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
         step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
         search = not options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES
-        self._scorer = SequenceScorer(classifier.machinery, self.tree, step_rows, self.counts, search=search)
+        self._scorer = SequenceScorer(
+            classifier.machinery, self.tree, step_rows, self.counts, search=search, calibration=task.calibration
+        )
         self._limit = self._length_limit(bundle.manifest.model.max_positions)
 
     def _length_limit(self, max_positions: int) -> LengthLimit:
@@ -249,7 +251,8 @@ class TaskRunner:
             yield [(index, self._settled(prefix + sequences[index], scored)) for index, scored in group]
 
     def _settled(self, token_ids: TokenIds, scored: ScoredSequence) -> ScoredSequence:
-        if margin(scored) >= NEAR_TIE_NATS:
+        calibration = self.task.calibration
+        if margin(scored, calibration) * calibration.temperature >= NEAR_TIE_NATS:
             return scored
         (((_, again),),) = self._scorer.score([token_ids], (), "item", self._limits(0))
         return dataclasses.replace(again, rechecked=True)

@@ -39,6 +39,7 @@ class ClassifyRequest:
     max_tokens: int | None
     truncate: Truncate
     threshold: float | None
+    abstain: str | None
     limit: int | None
     strict: bool
     spreadsheet_safe: bool
@@ -59,7 +60,10 @@ class ClassifyRequest:
             labels = parse_labels(self.labels) if self.labels is not None else read_labels(sources[0])
             task = Task(labels=tuple(labels))
         threshold = task.threshold if self.threshold is None else self.threshold
-        return dataclasses.replace(task, scoring=self.scoring or task.scoring, threshold=threshold)
+        if self.abstain is not None and threshold is None:
+            raise click.UsageError("--abstain names the label below a threshold: give --threshold, or one in the task")
+        abstain = task.abstain if self.abstain is None else self.abstain.strip()
+        return dataclasses.replace(task, scoring=self.scoring or task.scoring, threshold=threshold, abstain=abstain)
 
     def options(self) -> RunOptions:
         return RunOptions(

@@ -85,6 +85,7 @@ def slm_run() -> None:
     help="What happens to the text of a longer prompt: its row fails, or loses its start or its end.",
 )
 @click.option("--threshold", type=click.FloatRange(0, 1), help="Give no label when the score is below this.")
+@click.option("--abstain", metavar="LABEL", help="The label of rows below the threshold; default: none.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many rows.")
 @click.option("--strict", is_flag=True, help="Label nothing when there is a row that cannot be classified.")
 @click.option("--spreadsheet-safe", is_flag=True, help="No CSV or TSV cell that a spreadsheet takes for a formula.")
@@ -131,6 +132,33 @@ def bench(**flags: Any) -> int:
     from slm_runtime.bench_command import BenchRequest, run_bench
 
     return run_bench(BenchRequest(**flags))
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+@click.option("--task", type=click.Path(path_type=Path), required=True, help="Task file (TOML) to calibrate.")
+@click.option("--gold", type=click.Path(path_type=Path), help="CSV, TSV, JSONL (.gz) or Parquet with right labels.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The calibrated task file.")
+@click.option("--gold-column", default="label", show_default=True, help="Column or key that holds the right label.")
+@click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which texts are held back.")
+@click.option("--limit", type=click.IntRange(1), help="Use the first so many rows.")
+@click.option("--max-error", type=click.FloatRange(0, 1), help="Fit a threshold: accepted rows are wrong this rarely.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing task file.")
+@click.option("--json", help="Write the result as JSON; - is stdout, instead of the table.")
+@provider_options
+def tune(**flags: Any) -> int:
+    """Calibrate a task: fit temperature and prior on half of the gold rows, measure on the other half.
+
+    Without --gold the prior is what the model says about texts without content.
+
+    \b
+    Example:
+      slm-run tune models/qwen2.5-0.5b-instruct --task task.toml --gold gold.csv -o tuned.toml
+    """
+    from slm_runtime.tune_command import TuneRequest, tune_task
+
+    return tune_task(TuneRequest(**flags))
 
 
 @slm_run.command(epilog=EXIT_CODES)

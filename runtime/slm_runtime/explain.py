@@ -55,13 +55,15 @@ def _print_labels(runner: TaskRunner, ticket: Ticket, encoded: EncodedTicket) ->
     prediction = predict(ticket, encoded, scored, runner.task)
     width = max(map(len, runner.task.labels))
     click.echo(f"labels, {runner.rule} scoring:")
-    for i in np.argsort(-scored.logprobs, kind="stable"):
+    calibration = runner.task.calibration
+    calibrated = calibration.apply(scored.logprobs)
+    for i in np.argsort(-calibrated, kind="stable"):
         label = runner.task.labels[i]
         sign = " " if scored.exact[i] else "<"
         share = f"{prediction.scores[label]:.4f}" if label in prediction.scores else "ruled out"
-        click.echo(
-            f"  {label:<{width}}  {sign}{scored.logprobs[i]:.4f} nats  {share}  {_joined(runner.label_tokens[i])}"
-        )
+        shown = "" if calibration.is_neutral else f"  calibrated {sign}{calibrated[i]:.4f}"
+        tokens = _joined(runner.label_tokens[i])
+        click.echo(f"  {label:<{width}}  {sign}{scored.logprobs[i]:.4f} nats{shown}  {share}  {tokens}")
     mass = "" if prediction.label_mass is None else f", label mass {prediction.label_mass:.4f}"
     margin = "" if prediction.margin is None else f", margin {prediction.margin:.4f} nats"
     again = ", scored again alone" if scored.rechecked else ""

@@ -2,7 +2,7 @@
 
 The log-probability of the beginning of a label is an upper bound of the whole label's. So the labels that begin best
 are scored in full first, and every label whose bound stays below the runner-up is out. Winner and runner-up are exact;
-the others keep their bound.
+the others keep their bound. Bounds are compared without the task's prior, which moves a label and its bound alike.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slm_runtime.calibration import NEUTRAL, Calibration
 from slm_runtime.labels import LabelTree
 from slm_runtime.scoring import Float64, log_sum_exp
 
@@ -27,7 +28,8 @@ Bool = NDArray[np.bool_]
 class Bounds:
     """`upper` [R, C]: upper bound of every label's log-probability; where `exact`, the log-probability itself.
 
-    `rest` [R] bounds all the labels that are not exact together: those with the same known beginning share its mass.
+    `rest` [R] bounds, after calibration, all the labels that are not exact together: those with the same known
+    beginning share its mass.
     """
 
     upper: Float64
@@ -38,23 +40,28 @@ class Bounds:
 class LabelSearch:
     """The progress of R tickets through one label tree. `step_logprobs` [R, steps] holds NaN where nothing is known."""
 
-    def __init__(self, tree: LabelTree, num_tickets: int) -> None:
+    def __init__(self, tree: LabelTree, num_tickets: int, calibration: Calibration = NEUTRAL) -> None:
         self._tree = tree
+        self._calibration = calibration
         self.step_logprobs: Float64 = np.full((num_tickets, len(tree.steps)), np.nan)
         self._membership = np.zeros((len(tree.steps), tree.num_labels))
         for i, step in enumerate(tree.steps):
             self._membership[i, list(step.labels)] = 1.0
 
     def bounds(self) -> Bounds:
+        upper, exact = self._upper()
+        return Bounds(upper, exact, np.array([self._joint(*ticket) for ticket in zip(upper, exact, strict=True)]))
+
+    def _upper(self) -> tuple[Float64, Bool]:
         known = ~np.isnan(self.step_logprobs)
         upper = np.where(known, self.step_logprobs, 0.0) @ self._membership
-        exact = (~known).astype(np.float64) @ self._membership == 0
-        return Bounds(upper, exact, np.array([_joint(*ticket) for ticket in zip(upper, exact, strict=True)]))
+        return upper, (~known).astype(np.float64) @ self._membership == 0
 
     def next_nodes(self) -> list[tuple[int, ...]]:
         """For every ticket the nodes to score next, ancestors excluded; empty where the ticket is decided."""
-        bounds = self.bounds()
-        return [self._choose(*ticket) for ticket in zip(bounds.upper, bounds.exact, self.step_logprobs, strict=True)]
+        upper, exact = self._upper()
+        shifted = self._calibration.shifted(upper)
+        return [self._choose(*ticket) for ticket in zip(shifted, exact, self.step_logprobs, strict=True)]
 
     def _choose(self, upper: Float64, exact: Bool, step_logprobs: Float64) -> tuple[int, ...]:
         if exact.all():
@@ -75,8 +82,9 @@ class LabelSearch:
         }
         return tuple(sorted(nodes))
 
-
-def _joint(upper: Float64, exact: Bool) -> float:
-    """log of the sum of the distinct bounds: labels whose known steps are the same have the very same bound."""
-    distinct = np.unique(upper[~exact])
-    return float(log_sum_exp(distinct)) if len(distinct) else -np.inf
+    def _joint(self, upper: Float64, exact: Bool) -> float:
+        """log of the sum over the distinct bounds: labels whose known steps are the same have the very same bound."""
+        distinct = np.unique(upper[~exact])
+        groups = [(float(bound), np.flatnonzero(~exact & (upper == bound))) for bound in distinct]
+        joint = np.array([self._calibration.joint_bound(bound, labels) for bound, labels in groups])
+        return float(log_sum_exp(joint)) if len(joint) else -np.inf

@@ -28,8 +28,8 @@ class Prediction:
     """The label of one input row, or the reason why it has none.
 
     `score` is the softmax over the labels, `margin` the distance between the two best labels in nats (None with
-    one label), `label_mass` the share of the model's whole distribution that the labels hold (None where the
-    scoring rule does not compute it).
+    one label), both after the task's calibration. `label_mass` is the share of the model's whole distribution that the
+    labels hold (None where the scoring rule does not compute it).
     """
 
     row: int

@@ -33,7 +33,12 @@ def describe_run(
     return {
         "versions": versions(),
         "bundle": {"id": classifier.bundle.manifest.model.id, "digest": classifier.bundle.manifest.digest},
-        "task": {"digest": runner.task.digest, "labels": runner.task.labels, "scoring": runner.rule},
+        "task": {
+            "digest": runner.task.digest,
+            "labels": runner.task.labels,
+            "scoring": runner.rule,
+            "abstain": runner.task.abstain,
+        },
         "flags": {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()},
         "identity": identity,
         "machine": describe_machine(classifier.num_threads),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slm_runtime.calibration import Calibration
 from slm_runtime.cost import CostModel
 from slm_runtime.expansion import Expander
 from slm_runtime.label_search import LabelSearch
@@ -31,8 +32,8 @@ Scored = list[tuple[int, "ScoredSequence"]]
 class ScoredSequence:
     """`logprobs` [C] of the labels in nats; where not `exact`, an upper bound of a label that cannot win any more.
 
-    `rest` bounds the log-probability of all labels that are not exact together. `mass` is the labels' share of the
-    model's whole distribution where it is known.
+    `rest` bounds the calibrated log-probability of all labels that are not exact together. `mass` is the labels' share
+    of the model's whole distribution where it is known.
     """
 
     logprobs: Float64
@@ -55,17 +56,25 @@ class Machinery:
 class SequenceScorer:
     """Scores the labels of one tree after any token sequences.
 
-    `search` scores large trees only where a label can still win. `counts` grows with the work done.
+    `search` scores large trees only where a label can still win, `calibration` included. `counts` grows with the work.
     """
 
     def __init__(
-        self, machinery: Machinery, tree: LabelTree, step_rows: Float32, counts: RunCounts, *, search: bool
+        self,
+        machinery: Machinery,
+        tree: LabelTree,
+        step_rows: Float32,
+        counts: RunCounts,
+        *,
+        search: bool,
+        calibration: Calibration,
     ) -> None:
         self._machinery = machinery
         self._tree = tree
         self._step_rows = step_rows
         self._counts = counts
         self._search = search
+        self._calibration = calibration
         # The root alone: its hidden state is needed even where it leaves no choice.
         root = dataclasses.replace(tree, token_ids=(), parents=(), steps=(Step(0, 0, ()),))
         self._planned = root if search else tree
@@ -140,7 +149,7 @@ class SequenceScorer:
         hidden, joined = self._machinery.decoder.with_present(model_input, past)
         self._note_call(started, batch.num_tokens, model_input.token_ids.shape)
         count = len(batch.sequences)
-        search = LabelSearch(self._tree, count)
+        search = LabelSearch(self._tree, count, self._calibration)
         expander = Expander(batch, self._tree, past.num_tokens, limits)
         self._record(search, np.arange(count), np.zeros(count, np.int64), hidden)
         while any(chosen := search.next_nodes()):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from slm_runtime.calibration import NEUTRAL, Calibration
 from slm_runtime.errors import InputError, LabelError, TaskError
 from slm_runtime.label_file import check_labels
 
@@ -35,10 +36,11 @@ class Task:
 
     `system` None means the default system prompt; an empty string means no system message at all, so that the chat
     template's own default applies. `assistant` is what the answer starts with. `threshold` is a probability: a ticket
-    whose `score` is below it gets no label.
+    whose `score` is below it gets the label `abstain`, or none when that is None.
 
     Raises:
-        TaskError: the user prompt does not hold `{text}` exactly once, an unknown rule, a threshold outside 0..1.
+        TaskError: the user prompt does not hold `{text}` exactly once, an unknown rule, a threshold outside 0..1, an
+            `abstain` that is no label, a prior that does not belong to the labels.
         LabelError: no labels, an empty one, or the same one twice.
     """
 
@@ -50,6 +52,8 @@ class Task:
     threshold: float | None = None
     examples: tuple[Example, ...] = ()
     descriptions: tuple[str, ...] = ()
+    abstain: str | None = None
+    calibration: Calibration = NEUTRAL
 
     def __post_init__(self) -> None:
         numbered = ((f"label {number}", label) for number, label in enumerate(self.labels, start=1))
@@ -65,6 +69,12 @@ class Task:
             raise TaskError(f"threshold {self.threshold} is not a probability, expected 0 to 1")
         if unknown := sorted({example.label for example in self.examples} - set(self.labels)):
             raise TaskError(f"an example has label {unknown[0]!r}, which is not in the label list")
+        if self.abstain is not None and check_labels([("abstain", self.abstain)], "task") != [self.abstain]:
+            raise TaskError(f"abstain is {self.abstain!r}, which starts or ends with white space; trim it")
+        if len(self.calibration.prior) not in (0, len(self.labels)):
+            raise TaskError(
+                f"calibration: {len(self.calibration.prior)} priors for {len(self.labels)} labels, expected one each"
+            )
 
     @property
     def system_prompt(self) -> str:
@@ -89,19 +99,28 @@ def read_task(path: Path) -> Task:
         LabelError: as for `Task`.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot read the task file ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not valid TOML ({error})") from error
     try:
-        return _parse(data)
+        return parse_task(text)
     except TaskError as error:
         raise type(error)(f"{path}: {error}") from error
 
 
+def parse_task(text: str) -> Task:
+    """The task in the text of a TOML file. Raises TaskError and LabelError as `read_task` does."""
+    try:
+        return _parse(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"not valid TOML ({error})") from error
+
+
 def _parse(data: dict[str, Any]) -> Task:
     known = {"labels", "label", "system", "user", "assistant", "scoring", "threshold", "example"}
+    known |= {"abstain", "calibration"}
     if unknown := sorted(set(data) - known):
         raise TaskError(f"unknown key {unknown[0]!r}, expected {', '.join(sorted(known))}")
     if ("labels" in data) == ("label" in data):
@@ -110,19 +129,41 @@ def _parse(data: dict[str, Any]) -> Task:
     names = _typed(data, "labels", list, []) if "labels" in data else [table["name"] for table in tables]
     if not all(isinstance(name, str) for name in names):
         raise TaskError("labels holds something that is not a string")
-    threshold = data.get("threshold")
-    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
-        raise TaskError(f"threshold is {threshold!r}, expected a number")
+    labels = tuple(name.strip() for name in cast("list[str]", names))
     return Task(
-        labels=tuple(name.strip() for name in cast("list[str]", names)),
+        labels=labels,
         system=_typed(data, "system", str, None),
         user=_typed(data, "user", str, DEFAULT_USER),
         assistant=_typed(data, "assistant", str, ""),
         scoring=_typed(data, "scoring", str, "auto"),
-        threshold=threshold,
+        threshold=_number(data["threshold"], "threshold") if "threshold" in data else None,
         examples=tuple(Example(**table) for table in _tables(data, "example", {"text": str, "label": str}, {})),
         descriptions=tuple(table.get("description", "") for table in tables),
+        abstain=_typed(data, "abstain", str, None),
+        calibration=_calibration(_typed(data, "calibration", dict, {}), labels),
     )
+
+
+def _calibration(table: dict[str, Any], labels: Sequence[str]) -> Calibration:
+    if unknown := sorted(set(table) - {"temperature", "prior"}):
+        raise TaskError(f"calibration: unknown key {unknown[0]!r}, expected temperature, prior")
+    prior = _typed(table, "prior", dict, {})
+    if strange := [name for name in prior if name not in labels]:
+        raise TaskError(f"calibration: a prior for {strange[0]!r}, which is not in the label list")
+    nats = {name: _number(value, f"calibration: the prior of {name!r}") for name, value in prior.items()}
+    return Calibration(
+        temperature=_number(table.get("temperature", 1.0), "calibration: temperature"),
+        prior=tuple(nats.get(label, 0.0) for label in labels) if nats else (),
+    )
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TaskError(f"{what} is {value!r}, expected a number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise TaskError(f"{what} has {len(str(value))} digits, expected a number that a float can hold") from error
 
 
 def _typed(data: dict[str, Any], key: str, kind: type, default: Any) -> Any:

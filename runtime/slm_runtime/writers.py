@@ -75,8 +75,8 @@ def open_output(
     if kind == "parquet":
         from slm_runtime.writers_parquet import parquet_writing
 
-        return parquet_writing(_whole_file(target), str(target))
-    destination = _whole_file(target) if is_regular(target) else _direct_file(target)
+        return parquet_writing(whole_file(target), str(target))
+    destination = whole_file(target) if is_regular(target) else _direct_file(target)
     return _writing(destination, str(target), kind, columns, spreadsheet_safe=spreadsheet_safe)
 
 
@@ -171,7 +171,12 @@ def _direct_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose bytes get the name `path`, synced, when the context ends well; until then it keeps what it had.
+
+    Raises:
+        OutputError: it cannot be written, or another process is writing it.
+    """
     final = Path(os.path.realpath(path))  # a link stays a link
     part = final.with_name(f".{final.name}.part")
     with _reported(str(path)):

@@ -3,8 +3,8 @@
 python tests/bench/performance.py            rewrites what is between `<!-- performance -->` and `<!-- /performance -->`
 python tests/bench/performance.py --check    exits 1 when the README says something else
 
-seed.json, five.json and all77.json are written by `slm-parity --json`, peers.json by tests/bench/peers.py and
-bench.json by `slm-run bench --json`. A table whose file is missing is left out.
+seed.json, five.json and all77.json are written by `slm-parity --json`, peers.json by tests/bench/peers.py, bench.json
+by `slm-run bench --json` and quality.json by tests/bench/quality.py. A table whose file is missing is left out.
 """
 
 import argparse
@@ -19,11 +19,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RESULTS = "tests/bench/results"
-NAMES = ("seed", "five", "all77", "peers", "bench")
+NAMES = ("seed", "five", "all77", "peers", "bench", "quality")
 BLOCK = re.compile(r"(?P<start><!-- performance -->\n).*?(?P<end><!-- /performance -->)", re.DOTALL)
 # Where a workload that is named in a result lies in this repository.
 WORKLOAD_FILES = {"sample.csv": "tests/data/banking77/sample.csv"}
 SEED_TICKETS = 600
+QUALITY_WORKLOADS = ("ten", "all77", "seed")
 Report = Mapping[str, Any]
 
 
@@ -46,6 +47,8 @@ def section(reports: Mapping[str, Report]) -> str:
         parts.append(_peers_part(peers))
     if bench := reports.get("bench"):
         parts.append(_bench_part(bench))
+    if quality := reports.get("quality"):
+        parts.append(_quality_part(quality))
     return "\n\n".join(parts) + "\n"
 
 
@@ -152,6 +155,52 @@ def _bench_part(report: Report) -> str:
     intro = f"**The runtime alone**, {workload['tickets']} tickets of {workload['name']}"
     intro += f": {'; '.join(facts)}." if facts else "."
     return _part(intro, f"slm-run bench models/NAME --json {RESULTS}/bench.json", _table(head, cells))
+
+
+def _quality_part(report: Report) -> str:
+    workloads = report["workloads"]
+    titles = {"ten": "banking77, 10 labels", "all77": "banking77, 77 labels", "seed": "seed, 3 labels"}
+    prompts = {"plain": "plain prompt", "described": "labels described", "few-shot": "one example per label"}
+    calibrations = {"before": "", "content_free": ", content-free prior", "fitted": ", fitted"}
+    cells = [
+        (
+            prompts[prompt] + suffix,
+            *(_quality_cell(found["prompts"][prompt]["held_back"][variant]) for found in workloads.values()),
+        )
+        for prompt in prompts
+        for variant, suffix in calibrations.items()
+    ]
+    sizes = "; ".join(
+        f"{titles[name]}: {found['held_back']} of {found['rows']}, {found['prompts']['few-shot']['examples']} examples"
+        for name, found in workloads.items()
+    )
+    intro = (
+        "**Quality**, accuracy / macro-F1 / expected calibration error (15 bins of equal width) on the rows that were "
+        f"held back ({sizes}); temperature and prior were fitted, and examples taken, on the others. The seed's right "
+        "label is the base sentence of a ticket, so both halves hold the same three sentences."
+    )
+    limits = report["limits"]
+    flags = [f"--{name} {value}" for name, value in _quality_flags(report["banking77"], limits).items()]
+    command = " ".join([f"python tests/bench/quality.py --bundle models/{report['bundle']['id']}", *flags])
+    head = ("", *(titles[name] for name in workloads))
+    return _part(intro, f"{command} --json {RESULTS}/quality.json", _table(head, cells))
+
+
+def _quality_flags(banking77: str, limits: Mapping[str, int | None]) -> dict[str, str | int]:
+    flags: dict[str, str | int] = {}
+    if banking77 not in WORKLOAD_FILES:
+        flags["banking77"] = banking77
+    if len(limits) < len(QUALITY_WORKLOADS):
+        flags["workloads"] = ",".join(limits)
+    if common := next((limit for name, limit in limits.items() if name != "all77"), None):
+        flags["limit"] = common
+    if (slow := limits.get("all77")) and slow != common:
+        flags["limit-all77"] = slow
+    return flags
+
+
+def _quality_cell(quality: Mapping[str, float]) -> str:
+    return f"{quality['accuracy']:.1%} / {quality['macro_f1']:.2f} / {quality['calibration_error']:.2f}"
 
 
 def _share(value: float) -> str:

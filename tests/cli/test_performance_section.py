@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("seed", "five", "all77", "peers", "bench")
+NAMES = ("seed", "five", "all77", "peers", "bench", "quality")
 MACHINE = {"system": "Linux", "cpu": "Some CPU", "cores": 2, "threads": 2}
 COMMON: dict[str, Any] = {"machine": MACHINE, "versions": {"python": "3.11.7"}}
+
+
+def quality(accuracy: float) -> dict[str, dict[str, float]]:
+    figures = {"num_rows": 110, "macro_f1": 0.5, "calibration_error": 0.125}
+    return {
+        variant: figures | {"accuracy": accuracy + gain}
+        for variant, gain in (("before", 0), ("content_free", 0.05), ("fitted", 0.1))
+    }
 
 
 def parity(name: str, num_labels: int) -> dict[str, Any]:
@@ -44,6 +52,20 @@ REPORTS: dict[str, dict[str, Any]] = {
         "workload": {"name": "seed", "tickets": 600},
         "strategies": {"packed": {"items_per_s": 30.0}},
         "roofline": {"decoder_gflops": 90.0, "chain_gflops": 100.0, "share": 0.9},
+    },
+    "quality": COMMON | {
+        "bundle": {"id": "some-model"},
+        "banking77": "test.csv",
+        "limits": {"ten": 400, "all77": 200, "seed": 400},
+        "workloads": {
+            name: {
+                "num_labels": num_labels,
+                "rows": 231,
+                "held_back": 110,
+                "prompts": {p: {"held_back": quality(0.4), "examples": 9} for p in ("plain", "described", "few-shot")},
+            }
+            for name, num_labels in (("ten", 10), ("all77", 77), ("seed", 3))
+        },
     },
 }  # fmt: skip
 
@@ -84,6 +106,8 @@ def test_figures_and_commands_come_from_the_results(readme: Path) -> None:
         "--workload tests/data/banking77/sample.csv --task tests/bench/banking77-all77.toml --limit 41",
         "| Other | 2.00 | 1.50 - 2.50 | 2.0 | 59/60 |",
         "90% of a bare chain",
+        "| plain prompt, fitted | 50.0% / 0.50 / 0.12 | 50.0% / 0.50 / 0.12 | 50.0% / 0.50 / 0.12 |",
+        "quality.py --bundle models/some-model --banking77 test.csv --limit 400 --limit-all77 200 --json",
     ):
         assert line in text
     assert text.startswith("before\n")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from slm_runtime.calibration import Calibration
 from slm_runtime.errors import InputError, LabelError, TaskError
 from slm_runtime.task import Example, Task, read_task
 
@@ -44,6 +45,13 @@ def test_a_full_task_file_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_a_prior_is_read_by_name_and_missing_labels_have_none(tmp_path: Path) -> None:
+    text = "labels = ['a', 'b', 'c']\nabstain = 'unsure'\n[calibration]\ntemperature = 2\n"
+    task = read_task(written(tmp_path, text + "[calibration.prior]\nc = -0.5\na = 1"))
+    assert task.calibration == Calibration(2.0, (1.0, 0.0, -0.5))
+    assert task.abstain == "unsure"
+
+
 def test_default_prompt_names_the_labels() -> None:
     task = Task(labels=("billing", "technical", "account"))
     assert task.system_prompt == (
@@ -69,6 +77,17 @@ def test_default_prompt_names_the_labels() -> None:
         ("labels = ['a']\n[[example]]\ntext = 'x'\nlabel = 'b'", TaskError, "'b', which is not in"),
         ("labels = ['a']\n[[example]]\ntext = 'x'", TaskError, "'label' is unknown or missing"),
         ("[[label]]\nname = 3", TaskError, "name is a int"),
+        ("labels = ['a']\nabstain = 3", TaskError, "abstain is a int"),
+        ("labels = ['a']\nabstain = ' '", LabelError, "abstain is empty"),
+        ("labels = ['a']\ncalibration = 1.5", TaskError, "calibration is a int|calibration is a float"),
+        ("labels = ['a']\n[calibration]\ntemprature = 2", TaskError, "unknown key 'temprature'"),
+        ("labels = ['a']\n[calibration]\ntemperature = 0", TaskError, "temperature is 0.0, expected .* above 0"),
+        ("labels = ['a']\n[calibration]\ntemperature = inf", TaskError, "temperature is inf"),
+        ("labels = ['a']\n[calibration]\ntemperature = '2'", TaskError, "temperature is '2', expected a number"),
+        ("labels = ['a']\n[calibration.prior]\nb = 1", TaskError, "'b', which is not in the label list"),
+        ("labels = ['a']\n[calibration.prior]\na = nan", TaskError, "prior is nan"),
+        ("labels = ['a']\n[calibration.prior]\na = true", TaskError, "prior of 'a' is True, expected a number"),
+        (f"labels = ['a']\nthreshold = {10**400}", TaskError, "401 digits"),
     ],
 )
 def test_a_faulty_task_file_is_one_clear_error(tmp_path: Path, text: str, error: type, message: str) -> None:
