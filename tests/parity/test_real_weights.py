@@ -74,10 +74,9 @@ def test_12_banking_queries_with_all_77_labels(real: Real, banking) -> None:
     texts, categories = banking
     task = Task(categories, scoring="sequence")
     chosen = texts[:72:6]
-    cached = list(real.reference.scores(chosen[:2], task, reuse_prompt=True))
-    whole = list(real.reference.scores(chosen[:2], task))
-    for one, other in zip(cached, whole, strict=True):
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=REAL_LOGPROB, rtol=0)
+    (cached,) = real.reference.scores(chosen[:1], task, reuse_prompt=True)
+    (whole,) = real.reference.scores(chosen[:1], task)  # 77 passes over the whole prompt
+    np.testing.assert_allclose(cached.logprobs, whole.logprobs, atol=REAL_LOGPROB, rtol=0)
     assert_parity(real, chosen, task, RunOptions(), RunOptions(all_scores=True), reuse_prompt=True)
 
 
