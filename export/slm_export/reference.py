@@ -162,9 +162,7 @@ class Reference:
             last = start.logits[0, -1:]
             found = dict.fromkeys(tails, last)
             for group in _equally_long(tails, TAILS_TOGETHER):
-                # The model writes into the cache it is given.
-                past = copy.deepcopy(start.past_key_values)
-                past.batch_repeat_interleave(len(group))
+                past = _shared_past(start.past_key_values, len(group))
                 output = self._model(input_ids=torch.tensor(group), past_key_values=past, use_cache=True)
                 found.update(
                     (tail, torch.cat([last, logits])) for tail, logits in zip(group, output.logits, strict=True)
@@ -213,6 +211,13 @@ def _equally_long(tails: Sequence[Tail], size: int) -> Iterator[list[Tail]]:
     for _, same in groupby(sorted(filter(None, tails), key=len), key=len):
         group = list(same)
         yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def _shared_past(past: Any, size: int) -> Any:
+    """A cache of `size` rows that all are `past`, which stays as it is: new tokens make new tensors."""
+    rows = (size, -1, -1, -1)
+    layers: Any = tuple((layer.keys.expand(*rows), layer.values.expand(*rows)) for layer in past.layers)
+    return transformers.DynamicCache.from_legacy_cache(layers)
 
 
 def pad_left(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
