@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slm_runtime.classifier import Classifier, TaskRunner, windows
 from slm_runtime.classify_request import ClassifyRequest
+from slm_runtime.command import ALL_LABELLED, SOME_FAILED
 from slm_runtime.errors import InterruptedRunError, OutputError
 from slm_runtime.interruption import Interruption
 from slm_runtime.journal import Journal
@@ -21,8 +22,6 @@ from slm_runtime.run_record import describe_run, read_record, write_record
 from slm_runtime.run_watch import RunWatch
 from slm_runtime.survey import Survey
 from slm_runtime.writers import PredictionWriter, is_regular, open_output
-
-ALL_LABELLED, SOME_FAILED = 0, 1
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import click
 from slm_runtime.errors import SlmError
 from slm_runtime.interruption import RaiseOnSignal
 
+ALL_LABELLED, SOME_FAILED = 0, 1
 USAGE = 2
 INTERRUPTED = 130
 

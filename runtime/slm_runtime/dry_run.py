@@ -8,10 +8,10 @@ import click
 import numpy as np
 
 from slm_runtime.classifier import Classifier, TaskRunner, windows
+from slm_runtime.command import ALL_LABELLED, SOME_FAILED
 from slm_runtime.prompt import EncodedTicket
 from slm_runtime.records import Prediction, Ticket
 
-ALL_LABELLED, SOME_FAILED = 0, 1
 # The speed is that of a sample of about so many tokens, after a warm-up of the same size.
 SAMPLE_TOKENS = 600
 SHOWN_FAILURES = 5
@@ -27,11 +27,9 @@ def describe_job(classifier: Classifier, runner: TaskRunner, tickets: Iterable[T
         encoded, failed = runner.encode(window)
         plan = runner.plan(encoded)
         num_rows += len(window)
-        num_sequences, num_tokens, price = (
-            num_sequences + plan.num_sequences,
-            num_tokens + plan.num_tokens,
-            price + plan.price,
-        )
+        num_sequences += plan.num_sequences
+        num_tokens += plan.num_tokens
+        price += plan.price
         lengths.extend(ticket.num_tokens for ticket in encoded)
         num_failed += len(failed)
         failures += failed[: SHOWN_FAILURES - len(failures)]

@@ -6,13 +6,12 @@ import click
 import numpy as np
 
 from slm_runtime.classifier import TaskRunner
+from slm_runtime.command import ALL_LABELLED, SOME_FAILED
 from slm_runtime.errors import InputError
 from slm_runtime.prediction import predict
 from slm_runtime.prompt import EncodedTicket
 from slm_runtime.records import Ticket
 from slm_runtime.tokenizer import TokenIds
-
-ALL_LABELLED, SOME_FAILED = 0, 1
 
 
 def explain_row(runner: TaskRunner, tickets: Iterable[Ticket], row: int) -> int:

@@ -2,15 +2,14 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slm_runtime.classifier import Classifier, TaskRunner
-from slm_runtime.errors import OutputError
 from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
 from slm_runtime.run_identity import Identity
+from slm_runtime.writers import write_file
 
 
 def record_path(output: Path) -> Path:
@@ -65,17 +64,8 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    path = record_path(output)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    write_file(record_path(output), text.encode())
 
 
 def read_record(output: Path) -> dict[str, Any]:

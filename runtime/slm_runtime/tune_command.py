@@ -19,10 +19,11 @@ from slm_runtime.machine import describe_machine, versions
 from slm_runtime.records import Prediction
 from slm_runtime.task import Task, read_task
 from slm_runtime.tune import ScoredRows, Tuning, check_tunable, score_rows, tune
-from slm_runtime.tune_file import require_tomlkit, tuned_text, write_text
+from slm_runtime.tune_file import require_tomlkit, tuned_text
 from slm_runtime.tune_fit import rounded
 from slm_runtime.tune_gold import GoldData, GoldRow, read_gold
 from slm_runtime.tune_table import tuning_table
+from slm_runtime.writers import write_file
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def tune_task(request: TuneRequest) -> int:
     comments = _comments(request, data, classifier)
     text = tuned_text(request.task, task, tuning.calibration, threshold=tuning.threshold, comments=comments)
     report = _report(request, task, gold, scored, tuning, classifier)
-    write_text(request.output, text)
+    write_file(request.output, text.encode())
     _publish(report, request, tuning_table(tuning))
     _warn(request, task, tuning)
     return 0
@@ -100,7 +101,8 @@ def _tune_without_gold(request: TuneRequest, task: Task) -> int:
     classifier = _load(request)
     calibration = rounded(Calibration(prior=content_free_prior(classifier, task)))
     comments = _comments(request, f"none but the content-free texts {', '.join(CONTENT_FREE_TEXTS)}", classifier)
-    write_text(request.output, tuned_text(request.task, task, calibration, threshold=None, comments=comments))
+    text = tuned_text(request.task, task, calibration, threshold=None, comments=comments)
+    write_file(request.output, text.encode())
     _say(f"{request.output}: the content-free prior; give --gold to fit and measure")
     return 0
 
@@ -161,7 +163,7 @@ def _publish(report: dict[str, Any], request: TuneRequest, table: str) -> None:
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     click.echo(text if request.json == "-" else table, nl=False)
     if request.json not in (None, "-"):
-        write_text(Path(request.json), text)
+        write_file(Path(request.json), text.encode())
     gold = report["gold"]
     skipped = f"{gold['without_gold']} rows without a gold label and {gold['unusable']} unusable ones left out"
     _say(f"{request.output}: calibrated on {gold['name']}, {skipped}")

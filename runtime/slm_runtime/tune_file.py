@@ -8,7 +8,6 @@ from slm_runtime.calibration import Calibration
 from slm_runtime.errors import InputError, TaskError
 from slm_runtime.extra import require
 from slm_runtime.task import Task, parse_task
-from slm_runtime.writers import whole_file
 
 
 def require_tomlkit() -> None:
@@ -54,12 +53,6 @@ def tuned_text(
     if not unchanged:
         raise InputError(f"{source}: changed while it was tuned; run slm-run tune again")
     return text
-
-
-def write_text(path: Path, text: str) -> None:
-    """`text` under the name `path`, whole or not at all, in UTF-8. Raises OutputError."""
-    with whole_file(path) as stream:
-        stream.write(text.encode("utf-8"))
 
 
 def _one_line(text: str) -> str:

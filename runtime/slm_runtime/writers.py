@@ -199,6 +199,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """`content` under the name `path`, whole or not at all. Raises OutputError."""
+    with whole_file(path) as stream, _reported(str(path)):
+        stream.write(content)
+
+
 def _open_alone(part: Path, path: Path) -> IO[bytes]:
     """`part`, emptied: left over by a killed run, perhaps, but not in use by another one."""
     stream = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+b")

@@ -35,13 +35,14 @@ def test_an_interrupted_stream_keeps_what_was_labelled(bundle: Path, tmp_path: P
 
 
 def test_an_interrupt_before_the_first_batch_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "hello"}\n')
-    process = start(bundle, "-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    pipe = tmp_path / "in.jsonl"
+    os.mkfifo(pipe)
+    process = start(bundle, "-i", str(pipe), "-o", str(tmp_path / "out.jsonl"))
+    with pipe.open("w"):  # returns when the process has opened its input, for whose first bytes it waits
+        process.send_signal(signal.SIGINT)
+        process.wait()
     _, err = process.communicate()
-    if process.returncode != -signal.SIGINT:  # Python had not started yet
-        assert (process.returncode, "Traceback" in err) == (130, False)
+    assert (process.returncode, "Traceback" in err) == (130, False)
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

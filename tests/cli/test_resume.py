@@ -94,7 +94,7 @@ def test_c30_killed_twenty_times_in_a_row_and_still_the_same_bytes(bundle: Path,
         wanted = sizes[-1] + random.randrange(1, 8000) if kill % 3 else 0
         while size_of(journal_of(out)) < wanted:
             assert process.poll() is None, "finished before it could be killed"
-        time.sleep(random.uniform(0, 0.02 if wanted else 0.8))
+        time.sleep(random.uniform(0, 0.02 if wanted else 0.4))
         process.kill()
         process.communicate()
         sizes.append(size_of(journal_of(out)))
@@ -263,6 +263,7 @@ def test_two_runs_do_not_write_one_output(run, bundle: Path, tickets: Path, tmp_
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # until it has stopped
     recorded = size_of(journal_of(out))
     outcome = run("classify", bundle, "-i", tickets, "-o", out, *FLAGS, "--overwrite")
     assert size_of(journal_of(out)) == recorded

@@ -1,9 +1,8 @@
 """`slm-run report`: from the flags to one page that is whole or not there."""
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from slm_runtime.report.tickets import (
 )
 from slm_runtime.report.visible import visible
 from slm_runtime.run_record import record_path
+from slm_runtime.writers import write_file
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,8 @@ def _write_page(path: Path, page: bytes) -> None:
             with path.open("wb") as stream:
                 stream.write(page)
         else:
-            _replace(Path(os.path.realpath(path)), page)  # a link stays a link
+            write_file(path, page)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _replace(final: Path, page: bytes) -> None:
-    part = final.with_name(f".{final.name}.part")
-    try:
-        with part.open("wb") as stream:
-            stream.write(page)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(final)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
