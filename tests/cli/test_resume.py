@@ -259,7 +259,7 @@ def test_what_cannot_be_resumed_says_so(run, bundle: Path, tmp_path: Path, monke
 def test_two_runs_do_not_write_one_output(run, bundle: Path, tickets: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     process = start(bundle, tickets, out)
-    while not (tmp_path / ".out.jsonl.part").exists():
+    while not size_of(journal_of(out)):  # opened when the output's lock is held
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGSTOP)
