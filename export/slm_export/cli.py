@@ -15,6 +15,14 @@ from slm_runtime.command import run_command
 @click.argument("model", default=DEFAULT_MODEL)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder of the new bundle.")
 @click.option("--revision", help="Commit of a hub model; the default model has a pinned one.")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8"]),
+    multiple=True,
+    default=("fp32",),
+    show_default=True,
+    help="Decoder to put into the bundle; repeat it for both: int8 first, fp32 where int8 is in doubt.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing output folder.")
 @click.option("--offline", is_flag=True, help="Use only what is on this machine.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where fetched models are kept.")

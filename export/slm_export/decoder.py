@@ -67,6 +67,23 @@ def query_blocks(bias: Tensor, past_len: int) -> list[tuple[int, int, int, Tenso
     ]
 
 
+class SoftmaxMean(nn.Module):
+    """The mean of values, weighted by the softmax of scores."""
+
+    def prepare(self, values: Tensor) -> Tensor:
+        """New values as they are to be kept."""
+        return values
+
+    def forward(self, scores: Tensor, values: Tensor) -> Tensor:
+        """[B, Hkv, G * S', Dh] from `scores` [B, H, S', T] and prepared `values` [B, Hkv, T, Dh]."""
+        return fold_queries(scores.softmax(-1), values) @ values
+
+
+def fold_queries(weights: Tensor, values: Tensor) -> Tensor:
+    """`weights` [B, H, S', T] with the queries of one key head as rows, [B, Hkv, G * S', T]."""
+    return weights.view(weights.shape[0], values.shape[1], -1, values.shape[2])
+
+
 class DecoderLayer(nn.Module):
     """One transformer layer around the weights of transformers' own layer."""
 
@@ -80,6 +97,7 @@ class DecoderLayer(nn.Module):
         self.k_norm = getattr(attention, "k_norm", None)
         self.out = attention.o_proj
         self.scale = float(attention.scaling)
+        self.mean: SoftmaxMean = SoftmaxMean()
         self.attention_norm, self.mlp_norm = source.input_layernorm, source.post_attention_layernorm
         self.gate, self.up, self.down = source.mlp.gate_proj, source.mlp.up_proj, source.mlp.down_proj
 
@@ -94,6 +112,7 @@ class DecoderLayer(nn.Module):
         queries, keys, values = self.qkv(rms_norm(self.attention_norm, hidden)).split(sizes, dim=-1)
         queries = RotaryEmbedding.apply(self._head_norm(self.q_norm, queries), *rotary)
         keys = RotaryEmbedding.apply(self._head_norm(self.k_norm, keys), *rotary)
+        values = self.mean.prepare(values)
         # [B, S, Hkv, G, Dh] -> [B, Hkv, G, S, Dh]: the queries of one key head become the rows of one product
         queries = queries.view(batch, length, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
         present = tuple(t.view(batch, length, kv_heads, head_dim).transpose(1, 2) for t in (keys, values))
@@ -114,8 +133,7 @@ class DecoderLayer(nn.Module):
         rows = queries.reshape(batch, kv_heads, -1, head_dim)
         # onnxruntime fuses transpose, product and scale into one operator when they stand together
         scores = (rows @ keys.transpose(2, 3) * self.scale).view(batch, self.arch.num_heads, length, -1) + bias
-        weights = scores.softmax(-1).view(batch, kv_heads, -1, keys.shape[2])
-        return (weights @ values).view(batch, kv_heads, -1, length, head_dim)
+        return self.mean(scores, values).view(batch, kv_heads, -1, length, head_dim)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer's output for residual `hidden` and attention output `attended`, any leading axes."""
@@ -131,6 +149,17 @@ class DecoderLayer(nn.Module):
         return rms_norm(norm, states.unflatten(-1, (-1, self.arch.head_dim))).flatten(-2)
 
 
+class FinalNorm(nn.Module):
+    """`rms_norm` as a module."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return rms_norm(self.norm, hidden)
+
+
 class PrefillStep(nn.Module):
     """The graph of `GraphSpec` as a module around the weights of a transformers causal LM."""
 
@@ -140,7 +169,9 @@ class PrefillStep(nn.Module):
         self.config = source.config
         self.arch = read_architecture(self.config)
         self.layers = nn.ModuleList(DecoderLayer(layer, self.arch) for layer in source.model.layers)
-        self.norm = source.model.norm
+        # where another basis is entered and left (int8.rotation)
+        self.enter: nn.Module = nn.Identity()
+        self.leave: nn.Module = FinalNorm(source.model.norm)
         rotary = source.model.rotary_emb
         angles = torch.arange(self.arch.max_positions).float()[:, None] * rotary.inv_freq.float()[None, :]
         self.cos = nn.Buffer(angles.cos() * rotary.attention_scaling)
@@ -155,7 +186,7 @@ class PrefillStep(nn.Module):
         past_key_values: list[KeyValue],
     ) -> tuple[Tensor, ...]:
         """`last_hidden` [N, D], then the presents in the order of `GraphSpec.present_names`."""
-        hidden, attention_bias = inputs_embeds, pad_queries(attention_bias)
+        hidden, attention_bias = self.enter(inputs_embeds), pad_queries(attention_bias)
         rotary = (position_ids, self.cos, self.sin)
         presents: list[Tensor] = []
         for index, module in enumerate(self.layers):
@@ -165,4 +196,4 @@ class PrefillStep(nn.Module):
             if index == len(self.layers) - 1:
                 hidden, attended = hidden.flatten(0, 1)[score_index], attended.flatten(0, 1)[score_index]
             hidden = layer.finish(hidden, attended)
-        return (rms_norm(self.norm, hidden), *presents)
+        return (self.leave(hidden), *presents)

@@ -9,7 +9,7 @@ from slm_export.extras import require_export_extra
 from slm_export.sources import Checkpoint, resolve, say_on_stderr
 from slm_runtime.chat_template import ChatTemplate
 from slm_runtime.errors import SourceError
-from slm_runtime.manifest import TOKENIZER_FILE
+from slm_runtime.manifest import TOKENIZER_FILE, GraphPrecision
 from slm_runtime.prompt import PromptEncoder
 from slm_runtime.session import keep_prepacked
 from slm_runtime.task import Task
@@ -29,6 +29,7 @@ class ExportRequest:
     cache_dir: Path | None = None
     trust_remote_code: bool = False
     no_verify: bool = False
+    precision: tuple[GraphPrecision, ...] = ("fp32",)
 
 
 def export_bundle(request: ExportRequest) -> int:
@@ -36,6 +37,7 @@ def export_bundle(request: ExportRequest) -> int:
     require_export_extra()
     from slm_export.bundle import check_target, require_room_for, staged_folder, write_bundle, write_manifest
     from slm_export.families import read_architecture
+    from slm_export.int8.bundle import with_int8, without_fp32
     from slm_export.reference import Reference
     from slm_export.verify import reference_answers, verified
 
@@ -57,12 +59,19 @@ def export_bundle(request: ExportRequest) -> int:
         model, tokenizer = _load(checkpoint, request)
         sets = [] if request.no_verify else reference_answers(Reference(model, tokenizer), folder, say=say)
         manifest = write_bundle(folder, model, tokenizer, checkpoint, request.model, say=say)
-        del model
         write_manifest(folder, manifest)
         if sets:
-            write_manifest(folder, verified(folder, manifest, sets, say=say))
+            manifest = verified(folder, manifest, sets, say=say)
+            write_manifest(folder, manifest)
+        if "int8" in request.precision:
+            manifest = with_int8(folder, manifest, model, tokenizer, say=say)
+            if "fp32" not in request.precision:
+                manifest = without_fp32(folder, manifest)
+            write_manifest(folder, manifest)
     # The machine that exports is often the one that classifies: its first start may be as quick as the later ones.
-    keep_prepacked(request.output, manifest, num_threads=usable_threads())
+    for precision in request.precision:
+        if graph := manifest.graph(precision):
+            keep_prepacked(request.output, manifest, graph, num_threads=usable_threads())
     say(f"{request.output} is ready, {time.perf_counter() - started:.0f} s")
     return 0
 

@@ -18,7 +18,7 @@ from optimum.utils import logging as optimum_logging
 
 from slm_export.decoder import PrefillStep
 from slm_export.families import Architecture
-from slm_runtime.manifest import KV_KINDS, GraphSpec, NormalizerSpec
+from slm_runtime.manifest import KV_KINDS, GraphPrecision, GraphSpec, NormalizerSpec
 
 # Conservative on purpose: onnxruntime 1.20, the oldest that the base install admits, reads both.
 OPSET = 17
@@ -28,7 +28,7 @@ MIN_ONNXRUNTIME = "1.20"
 EXTERNAL_THRESHOLD_BYTES = 1024
 
 
-def graph_spec(arch: Architecture, *, file: str, precision: str) -> GraphSpec:
+def graph_spec(arch: Architecture, *, file: str, precision: GraphPrecision) -> GraphSpec:
     """The contract of the decoder graph that `export_decoder` writes for `arch`."""
     return GraphSpec(
         file=file,

@@ -117,7 +117,7 @@ def run_strategies(
 ) -> dict[Strategy, StrategyRun]:
     """Let the runtime answer by every strategy, and compare. Times as for the reference."""
     with stage("loading the bundle", 1) as progress:
-        classifier = Classifier.load(bundle.folder, threads=num_threads)
+        classifier = Classifier.load(bundle.folder, threads=num_threads, precision="fp32")
         progress(1)
     tickets = [Ticket(row, None, texts[i]) for row, i in enumerate(reference.kept)]
     runs = {}

@@ -33,7 +33,7 @@ def verified(folder: Path, manifest: Manifest, sets: list[GoldenSet], *, say: Sa
     Raises:
         ParityError: a label differs, or a log-probability by more than the tolerance.
     """
-    classifier = Classifier.load(folder)
+    classifier = Classifier.load(folder, precision="fp32")
     records: list[ParityRecord] = []
     for golden in sets:
         check_tokens(classifier, golden)

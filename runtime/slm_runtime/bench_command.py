@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import click
 from tqdm import tqdm
@@ -18,6 +18,7 @@ from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
 from slm_runtime.manifest import Manifest
 from slm_runtime.options import RunCounts, RunOptions
 from slm_runtime.planning import Strategy
+from slm_runtime.precision import Precision
 from slm_runtime.records import Prediction, Ticket
 from slm_runtime.session import Roofline
 from slm_runtime.task import Task, read_task
@@ -37,6 +38,7 @@ class BenchRequest:
     text_column: str
     limit: int | None
     strategies: str
+    precision: str
     no_dedupe: bool
     rounds: int
     no_roofline: bool
@@ -44,45 +46,72 @@ class BenchRequest:
     provider: str
     threads: int | None
 
-    def chosen(self) -> list[Strategy]:
-        known = get_args(Strategy)
-        names = known if self.strategies == "all" else [name.strip() for name in self.strategies.split(",")]
-        if unknown := [name for name in names if name not in known]:
-            raise InputError(f"strategies: {unknown[0]!r} is unknown, expected all or some of {', '.join(known)}")
-        return [cast("Strategy", name) for name in names]
+    def variants(self) -> "list[Variant]":
+        """Every strategy in every precision, in the order asked for."""
+        strategies = get_args(Strategy) if self.strategies == "all" else _names("strategies", self.strategies, Strategy)
+        precisions = _names("precision", self.precision, Precision)
+        return [
+            Variant(strategy if len(precisions) == 1 else f"{strategy}/{precision}", strategy, precision)
+            for strategy in strategies
+            for precision in precisions
+        ]
+
+
+def _names(what: str, text: str, kind: Any) -> list[Any]:
+    names, known = [name.strip() for name in text.split(",")], get_args(kind)
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"{what}: {unknown[0]!r} is unknown, expected some of {', '.join(known)}")
+    return names
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of the table."""
+
+    name: str
+    strategy: Strategy
+    precision: Precision
 
 
 @dataclass
 class Measured:
-    """The rounds of one strategy; the counts are those of the last round."""
+    """The rounds of one variant; labels and counts are those of the last round."""
 
     rates: list[float] = field(default_factory=list)
+    labels: list[str | None] = field(default_factory=list)
     first_label_s: float = 0.0
     counts: RunCounts = field(default_factory=RunCounts)
 
 
 def run_bench(request: BenchRequest) -> int:
     """Measure, then print a table, or JSON."""
-    strategies = request.chosen()
+    variants = request.variants()
     started = time.perf_counter()
-    classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
+    classifiers = {
+        precision: Classifier.load(
+            request.bundle, provider=request.provider, threads=request.threads, precision=precision
+        )
+        for precision in dict.fromkeys(variant.precision for variant in variants)
+    }
     load_s = time.perf_counter() - started
     workload = load_workload(request.workload, limit=request.limit, text_column=request.text_column)
     task = read_task(request.task) if request.task else Task(SEED_LABELS)
     tickets = [Ticket(row, None, text) for row, text in enumerate(workload.texts)]
-    measured = {strategy: Measured() for strategy in strategies}
-    options = {s: RunOptions(strategy=s, dedupe=not request.no_dedupe) for s in strategies}
+    measured = {variant.name: Measured() for variant in variants}
     for number in range(request.rounds):
-        for strategy in strategies if number % 2 == 0 else reversed(strategies):
-            _measure(classifier, task, options[strategy], tickets, measured[strategy])
+        for variant in variants if number % 2 == 0 else reversed(variants):
+            options = RunOptions(strategy=variant.strategy, dedupe=not request.no_dedupe)
+            _measure(classifiers[variant.precision], task, options, tickets, measured[variant.name])
     peak_bytes = peak_memory_bytes()
+    first = classifiers[variants[0].precision]
+    labels = measured[variants[0].name].labels
     report = {
         "workload": {"name": workload.name, "tickets": len(tickets), "unusable_rows": workload.num_skipped},
         "load_s": load_s,
-        "strategies": {strategy: _describe(measured[strategy], len(tickets)) for strategy in strategies},
-        "roofline": None if request.no_roofline else _roofline(classifier, measured[strategies[0]].counts),
+        "strategies": {name: _describe(one, len(tickets), labels) for name, one in measured.items()},
+        "roofline": None if request.no_roofline else _roofline(first, measured[variants[0].name].counts),
         "peak_memory_bytes": peak_bytes,
-        "machine": describe_machine(classifier.num_threads),
+        "machine": describe_machine(first.num_threads),
         "versions": versions(),
     }
     _publish(report, request.json)
@@ -102,12 +131,13 @@ def _measure(classifier: Classifier, task: Task, options: RunOptions, tickets: l
                 finished.append(time.perf_counter() - started)
             bar.update(len(predictions))
 
-        list(runner.run(tickets, on_finished))
+        into.labels = [prediction.label for prediction in runner.run(tickets, on_finished)]
     into.rates.append(len(tickets) / (time.perf_counter() - started))
     into.first_label_s, into.counts = finished[0], runner.counts
 
 
-def _describe(measured: Measured, num_tickets: int) -> dict[str, Any]:
+def _describe(measured: Measured, num_tickets: int, labels: Sequence[str | None]) -> dict[str, Any]:
+    """`labels` are those of the first variant."""
     counts = measured.counts
     return {
         "items_per_s": statistics.median(measured.rates),
@@ -121,15 +151,22 @@ def _describe(measured: Measured, num_tickets: int) -> dict[str, Any]:
         "tree_saved_tokens": counts.tree_saved_tokens,
         "duplicates": counts.duplicates,
         "rechecked": counts.rechecked,
+        "changed": counts.changed,
+        "labels_equal": sum(mine == theirs for mine, theirs in zip(measured.labels, labels, strict=True)),
         "calls": sum(counts.call_sizes.values()),
         "decoder_s": counts.decoder_s,
         "host_share": 1 - counts.model_s / (num_tickets / measured.rates[-1]),
     }
 
 
-def _roofline(classifier: Classifier, counts: RunCounts) -> dict[str, float]:
-    """The decoder's calls of the first strategy against bare products of the same sizes, measured right after."""
+def _roofline(classifier: Classifier, counts: RunCounts) -> dict[str, float] | None:
+    """The decoder's calls of the first variant against bare products of the same sizes, measured right after.
+
+    None for an int8 decoder: the bare products are float ones.
+    """
     manifest = classifier.bundle.manifest
+    if manifest.roofline is None or classifier.decoder.spec.precision != "fp32":
+        return None
     roofline = Roofline(
         classifier.bundle.folder,
         manifest.roofline,
@@ -152,7 +189,7 @@ def _products_per_token(manifest: Manifest) -> float:
     """Multiply-adds of the weight products that every token takes part in: of the last layer only the first one."""
     spec = manifest.decoder
     first_product = spec.hidden_size * spec.head_dim * (spec.num_heads + 2 * spec.num_kv_heads)
-    return manifest.decoder_bytes / 4 / spec.num_layers * (spec.num_layers - 1) + first_product
+    return manifest.weight_bytes(spec) / 4 / spec.num_layers * (spec.num_layers - 1) + first_product
 
 
 def _publish(report: dict[str, Any], target: str | None) -> None:
@@ -169,11 +206,14 @@ def _publish(report: dict[str, Any], target: str | None) -> None:
 
 
 def _table(report: dict[str, Any]) -> str:
-    lines = [f"{'strategy':<10}{'items/s':>9}{'first label':>13}{'processed':>11}{'padding':>9}{'calls':>7}{'host':>7}"]
+    width = max(10, *(len(name) + 1 for name in report["strategies"]))
+    columns = f"{'items/s':>9}{'first label':>13}{'processed':>11}{'padding':>9}{'calls':>7}{'host':>7}"
+    lines = [f"{'strategy':<{width}}{columns}{'re-checked':>12}{'labels equal':>14}"]
     for name, row in report["strategies"].items():
         lines.append(
-            f"{name:<10}{row['items_per_s']:>9.2f}{row['first_label_s']:>11.2f} s{row['processed_tokens']:>11}"
+            f"{name:<{width}}{row['items_per_s']:>9.2f}{row['first_label_s']:>11.2f} s{row['processed_tokens']:>11}"
             f"{row['padding_share']:>9.2%}{row['calls']:>7}{row['host_share']:>7.1%}"
+            f"{row['rechecked']:>12}{row['labels_equal']:>14}"
         )
     first = next(iter(report["strategies"].values()))
     lines.append(

@@ -39,15 +39,10 @@ def open_bundle(name: str | Path) -> Bundle:
         FormatError: not a bundle, another format, or an unreadable tokenizer or template.
         DigestError: a file is missing or not the one that was exported.
     """
-    return read_bundle(*checked_manifest(name))
-
-
-def checked_manifest(name: str | Path) -> tuple[Path, Manifest]:
-    """Folder and manifest of the bundle called `name`, its files checked. Raises as `open_bundle` does."""
     folder = find_bundle(name)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
-    return folder, manifest
+    return read_bundle(folder, manifest)
 
 
 def read_bundle(folder: Path, manifest: Manifest) -> Bundle:

@@ -1,14 +1,22 @@
 """`slm-run verify` and `slm-run inspect`."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
 import click
 
 from slm_runtime.bundle import find_bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.errors import ParityError
-from slm_runtime.golden import check_tokens, compare, passes, read_golden
+from slm_runtime.golden import GoldenSet, check_tokens, compare, passes, read_golden
 from slm_runtime.integrity import check_files
 from slm_runtime.machine import describe_machine, versions
-from slm_runtime.manifest import Manifest, ParityRecord, read_manifest
+from slm_runtime.manifest import GraphPrecision, Int8Record, Manifest, MarginBound, ParityRecord, read_manifest
+from slm_runtime.precision import Precision
+
+# A golden ticket may lie beyond the bound that was measured on others, but not far.
+INT8_SLACK = 2.0
 
 
 def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
@@ -22,7 +30,8 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     manifest = read_manifest(folder)
     check_files(folder, manifest, always_hash=True)
     click.echo(f"files: {len(manifest.files)} of {len(manifest.files)} digests match")
-    classifier = Classifier.load(folder, provider=provider, threads=threads)
+    exact: Precision = "int8" if manifest.graph("fp32") is None else "fp32"
+    classifier = Classifier.load(folder, provider=provider, threads=threads, precision=exact)
     machine = describe_machine(classifier.num_threads)
     click.echo(f"machine: {machine['cpu']}, {machine['threads']} threads, {classifier.decoder.provider}")
     click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))
@@ -32,16 +41,40 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     click.echo(
         f"tokenizer: {sum(len(golden.texts) for golden in sets)} prompts have the tokens that they had at export"
     )
-    records = [compare(classifier, golden) for golden in sets]
-    for record in records:
-        click.echo(f"golden: {describe_parity(record)}")
-    if failed := [record for record in records if not passes(record)]:
-        raise ParityError(
-            f"{folder}: {describe_parity(failed[0])}; this machine does not reproduce the reference. "
-            "Try another onnxruntime version, or --provider cpu"
-        )
+    if exact == "fp32":
+        records = [compare(classifier, golden) for golden in sets]
+        for record in records:
+            click.echo(f"golden: {describe_parity(record)}")
+        if failed := [record for record in records if not passes(record)]:
+            raise ParityError(
+                f"{folder}: {describe_parity(failed[0])}; this machine does not reproduce the reference. "
+                "Try another onnxruntime version, or --provider cpu"
+            )
+    if manifest.int8 is not None:
+        if exact == "fp32":
+            classifier = Classifier.load(folder, provider=provider, threads=threads, precision="int8")
+        _verify_int8(folder, classifier, manifest.int8, sets)
     click.echo("verified")
     return 0
+
+
+def _verify_int8(folder: Path, classifier: Classifier, int8: Int8Record, sets: Sequence[GoldenSet]) -> None:
+    """Ask the int8 decoder the golden tickets of every rule that has a bound.
+
+    Raises:
+        ParityError: it is further from the reference than the export's bound can explain.
+    """
+    for golden in sets:
+        bound = int8.bound_for(golden.scoring)
+        if bound is None:
+            continue
+        record = compare(classifier, golden, INT8_SLACK * bound.bound)
+        click.echo(f"int8: {describe_parity(record)}")
+        if record.max_logprob_diff > record.tolerance:
+            raise ParityError(
+                f"{folder}: int8: {describe_parity(record)}; this machine's integer products are not those of the "
+                "export. Use --precision fp32, and report the machine that `slm-run verify` shows"
+            )
 
 
 def inspect_bundle(bundle: str) -> int:
@@ -59,6 +92,19 @@ def describe_parity(record: ParityRecord) -> str:
     )
 
 
+def _graph_files(manifest: Manifest) -> str:
+    graphs = [manifest.graph(precision) for precision in get_args(GraphPrecision)]
+    return ", ".join(f"{graph.file} ({graph.precision})" for graph in graphs if graph is not None)
+
+
+def describe_bound(bound: MarginBound) -> str:
+    return (
+        f"{bound.scoring}: margins off by at most {bound.bound:.3f} nats on {bound.num_rows} rows of up to "
+        f"{bound.max_labels} labels; with {bound.confidence:.0%} confidence no more than {bound.beyond_share:.2%} are "
+        f"further off; alone it chose another label on {bound.labels_differ}"
+    )
+
+
 def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     model, graph = manifest.model, manifest.decoder
     total = sum(record.size_bytes for record in manifest.files.values())
@@ -69,10 +115,11 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("source", model.source),
         ("licence", model.licence),
         ("family", f"{model.family}, {graph.num_layers} layers, hidden size {graph.hidden_size}, head {head}"),
-        ("graph", f"{graph.file}, {graph.precision}, at most {model.max_positions} positions"),
+        ("graph", f"{_graph_files(manifest)}, at most {model.max_positions} positions"),
         ("size", f"{total / 1e6:.0f} MB in {len(manifest.files)} files"),
         ("digest", manifest.digest),
         ("onnxruntime", f"{manifest.min_onnxruntime} or newer"),
+        *(("int8", describe_bound(bound)) for bound in (manifest.int8.bounds if manifest.int8 else ())),
         *(("parity", f"{record.workload}: {describe_parity(record)}") for record in manifest.parity),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.tools.items())),
     ]

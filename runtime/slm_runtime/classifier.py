@@ -12,21 +12,26 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from slm_runtime.bundle import Bundle, checked_manifest, read_bundle
+from slm_runtime.bundle import Bundle, find_bundle, read_bundle
 from slm_runtime.cost import CostModel
 from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
+from slm_runtime.guarded_scorer import GuardedScorer
+from slm_runtime.integrity import check_files
 from slm_runtime.label_search import MIN_TREE_NODES
 from slm_runtime.labels import Rule, build_label_tree, choose_rule
+from slm_runtime.manifest import GraphSpec, MarginBound, read_manifest
 from slm_runtime.matrix import Matrix
 from slm_runtime.options import RunCounts, RunOptions
 from slm_runtime.planning import Limits, Strategy
+from slm_runtime.precision import MarginGuard, Precision, first_graph
 from slm_runtime.prediction import failure, margin, predict
 from slm_runtime.prefix_cache import PrefixCache
 from slm_runtime.prompt import EncodedTicket, LengthLimit, PromptEncoder
@@ -48,35 +53,77 @@ Recall = Callable[[Sequence[Ticket]], Mapping[int, Prediction]]
 
 
 class Classifier:
-    """A loaded bundle. Labels tickets exactly as the exported model would, one at a time and unpadded."""
+    """A loaded bundle. Labels tickets exactly as the exported model would, one at a time and unpadded.
 
-    def __init__(self, bundle: Bundle, decoder: DecoderSession) -> None:
+    With `precision` "auto" and an int8 `decoder` the labels are those of the fp32 decoder, which is opened when the
+    first answer is in doubt; with "int8" they are the int8 decoder's own.
+    """
+
+    def __init__(self, bundle: Bundle, decoder: DecoderSession, *, provider: str, precision: Precision) -> None:
         self.bundle = bundle
         self.decoder = decoder
+        self.precision = precision
         self.num_threads = decoder.num_threads
+        self._provider = provider
         folder, manifest = bundle.folder, bundle.manifest
         self.head = Matrix(folder, manifest.head)
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
-        self.machinery = Machinery(
-            self.decoder,
-            Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads),
-            PrefixCache(self.decoder, max_pairs=self.max_pairs),
-            CostModel.of_graph(manifest.decoder, manifest.decoder_bytes),
-        )
+        self._normalizer = Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads)
+        self.machinery = self._machinery(decoder)
 
     @classmethod
-    def load(cls, bundle: str | Path, *, provider: str = "cpu", threads: int | None = None) -> Self:
+    def load(
+        cls,
+        bundle: str | Path,
+        *,
+        provider: str = "cpu",
+        threads: int | None = None,
+        precision: Precision = "auto",
+    ) -> Self:
         """The classifier of the bundle in a folder, its files checked against their digests.
 
         Raises:
-            ArtifactError: the bundle is damaged or not for this version.
+            ArtifactError: the bundle is damaged, not for this version, or lacks a decoder that `precision` needs.
             ProviderError: the provider is not available here.
         """
-        folder, manifest = checked_manifest(bundle)
+        folder = find_bundle(bundle)
+        manifest = read_manifest(folder)
+        graph = first_graph(folder, manifest, precision)
+        check_files(folder, manifest)
         num_threads = usable_threads(threads)
         with ThreadPoolExecutor(1) as pool:
-            decoder = pool.submit(DecoderSession, folder, manifest, provider=provider, num_threads=num_threads)
-            return cls(read_bundle(folder, manifest), decoder.result())
+            decoder = pool.submit(DecoderSession, folder, manifest, graph, provider=provider, num_threads=num_threads)
+            return cls(read_bundle(folder, manifest), decoder.result(), provider=provider, precision=precision)
+
+    @property
+    def is_guarded(self) -> bool:
+        """True when an int8 decoder goes first and its doubtful answers are scored again in fp32."""
+        return self.precision == "auto" and self.decoder.spec.precision == "int8"
+
+    @cached_property
+    def exact_machinery(self) -> Machinery:
+        """What fp32 scoring runs on; opened when it is first asked for."""
+        if self.decoder.spec.precision == "fp32":
+            return self.machinery
+        folder, manifest = self.bundle.folder, self.bundle.manifest
+        graph = first_graph(folder, manifest, "fp32")
+        return self._machinery(
+            DecoderSession(folder, manifest, graph, provider=self._provider, num_threads=self.num_threads)
+        )
+
+    @property
+    def open_graphs(self) -> list[GraphSpec]:
+        """The decoders that were opened so far."""
+        opened = [self.machinery, *([self.exact_machinery] if "exact_machinery" in vars(self) else [])]
+        return list(dict.fromkeys(machinery.decoder.spec for machinery in opened))
+
+    def _machinery(self, decoder: DecoderSession) -> Machinery:
+        return Machinery(
+            decoder,
+            self._normalizer,
+            PrefixCache(decoder, max_pairs=self.max_pairs),
+            CostModel.of_graph(decoder.spec, self.bundle.manifest.weight_bytes(decoder.spec)),
+        )
 
     def prepare(self, task: Task, options: RunOptions = RunOptions()) -> "TaskRunner":  # noqa: B008 (frozen)
         """`task`, encoded and ready to label any number of tickets.
@@ -123,12 +170,48 @@ class TaskRunner:
         self.label_tokens = self.encoder.label_tokens(task.labels)
         self.rule: Rule = choose_rule(task.scoring, self.label_tokens, task.labels)
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
-        step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
-        search = not options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES
-        self._scorer = SequenceScorer(
-            classifier.machinery, self.tree, step_rows, self.counts, search=search, calibration=task.calibration
-        )
+        self._step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
+        self._scorer = self._choose_scorer()
         self._limit = self._length_limit(bundle.manifest.model.max_positions)
+
+    @property
+    def precision(self) -> str:
+        """What decides the labels: "fp32", "int8", or "auto" for int8 where its margin is wide enough."""
+        if isinstance(self._scorer, GuardedScorer):
+            return "auto"
+        return "int8" if self._classifier.precision == "int8" else "fp32"
+
+    @property
+    def bound(self) -> MarginBound | None:
+        """What the export measured about int8 under this scoring rule, where int8 is used and enough labels were."""
+        int8 = self._classifier.bundle.manifest.int8
+        bound = None if int8 is None else int8.bound_for(self.rule)
+        return bound if bound is not None and len(self.task.labels) <= bound.max_labels else None
+
+    @property
+    def int8_pays(self) -> bool | None:
+        """Whether `auto` stays with int8; None while that is open, or where `auto` was not asked for."""
+        return self._scorer.pays if isinstance(self._scorer, GuardedScorer) else None
+
+    def _choose_scorer(self) -> SequenceScorer | GuardedScorer:
+        classifier = self._classifier
+        if not classifier.is_guarded:
+            return self._new_scorer(classifier.machinery)
+        if self.bound is None:
+            return self._new_scorer(classifier.exact_machinery)
+        guard = MarginGuard(max(self.bound.bound, NEAR_TIE_NATS), self.task)
+        int8 = self._new_scorer(classifier.machinery)
+        return GuardedScorer(int8, lambda: self._new_scorer(classifier.exact_machinery), guard, self.counts)
+
+    def _new_scorer(self, machinery: Machinery) -> SequenceScorer:
+        return SequenceScorer(
+            machinery,
+            self.tree,
+            self._step_rows,
+            self.counts,
+            search=not self.options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES,
+            calibration=self.task.calibration,
+        )
 
     def _length_limit(self, max_positions: int) -> LengthLimit:
         """The token limit of this run: what was asked for, or room for a long ticket after the instructions."""
@@ -195,7 +278,7 @@ class TaskRunner:
         """The label scores of some tickets, in order; equal ones are scored one by one."""
         prefix = () if self.options.prefix_cache else self.encoder.prefix_ids
         sequences = [prefix + ticket.token_ids for ticket in encoded]
-        scored = dict(pair for group in self._score(sequences, frozenset()) for pair in group)
+        scored = dict(pair for group in self._score(sequences) for pair in group)
         return [scored[i] for i in range(len(encoded))]
 
     def _run_window(
@@ -207,8 +290,9 @@ class TaskRunner:
         self.counts.recalled += len(known)
         groups = self._group(encoded)
         done = {i for i, (_, members) in enumerate(groups) if all(member.row in known for member in members)}
+        doubted = {i for i in done if known[groups[i][1][0].row].rechecked}
         by_row = {ticket.row: ticket for ticket in window}
-        for scored_group in self._score([ids for ids, _ in groups], done):
+        for scored_group in self._score([ids for ids, _ in groups], done, doubted):
             fresh = [
                 predict(by_row[member.row], member, scored, self.task)
                 for sequence, scored in scored_group
@@ -244,18 +328,19 @@ class TaskRunner:
         self.counts.duplicates += len(encoded) - len(groups)
         return [(prefix + ids, members) for ids, members in groups.items()]
 
-    def _score(self, sequences: Sequence[TokenIds], done: Set[int]) -> Iterator[Scored]:
+    def _score(
+        self, sequences: Sequence[TokenIds], done: Set[int] = frozenset(), doubted: Set[int] = frozenset()
+    ) -> Iterator[Scored]:
         """(index, scores) of every sequence but `done`; near ties are scored again, alone, whole and uncached."""
         prefix, strategy, limits = self._plan_arguments()
-        for group in self._scorer.score(sequences, prefix, strategy, limits, done):
+        for group in self._scorer.score(sequences, prefix, strategy, limits, done, doubted):
             yield [(index, self._settled(prefix + sequences[index], scored)) for index, scored in group]
 
     def _settled(self, token_ids: TokenIds, scored: ScoredSequence) -> ScoredSequence:
         calibration = self.task.calibration
         if margin(scored, calibration) * calibration.temperature >= NEAR_TIE_NATS:
             return scored
-        (((_, again),),) = self._scorer.score([token_ids], (), "item", self._limits(0))
-        return dataclasses.replace(again, rechecked=True)
+        return dataclasses.replace(self._scorer.alone(token_ids, self._limits(0)), rechecked=True)
 
     def _plan_arguments(self) -> tuple[TokenIds, Strategy, Limits]:
         prefix = self.encoder.prefix_ids if self.options.prefix_cache else ()

@@ -42,8 +42,15 @@ def classify_file(request: ClassifyRequest) -> int:
         survey = None
         if request.input_is_file and not only_looks:
             survey = survey_file(Path(request.input), request.open_input(), request.limit)
-        classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
+        classifier = Classifier.load(
+            request.bundle, provider=request.provider, threads=request.threads, precision=request.precision
+        )
         runner = classifier.prepare(task, options)
+        if classifier.is_guarded and runner.precision == "fp32":
+            say(
+                f"int8 was not measured with {len(task.labels)} labels under {runner.rule} scoring: "
+                "all rows are labelled in fp32"
+            )
         load_s = time.perf_counter() - started
         tickets: Iterator[Ticket] = islice(reader, request.limit)
         if request.explain is not None:
@@ -55,9 +62,10 @@ def classify_file(request: ClassifyRequest) -> int:
             tickets = _all_usable(request, runner, tickets)
         job = Job(request, destination, reader, survey, classifier, runner, say, load_s)
         exit_code = job.run(tickets)
-    bundle, num_threads = classifier.bundle, classifier.num_threads
-    del classifier, runner, job  # their session's memory is needed for the copy
-    if keep_prepacked(bundle.folder, bundle.manifest, num_threads=num_threads):
+    bundle, num_threads, graphs = classifier.bundle, classifier.num_threads, classifier.open_graphs
+    del classifier, runner, job  # their sessions' memory is needed for the copies
+    kept = [keep_prepacked(bundle.folder, bundle.manifest, graph, num_threads=num_threads) for graph in graphs]
+    if any(kept):
         say("kept the weights in this machine's layout: the next start is quicker")
     return exit_code
 

@@ -138,6 +138,7 @@ class Job:
         counts = self.runner.counts
         rate = (counts.rows - counts.recalled) / run_s if run_s else 0.0
         facts: Sequence[tuple[int, str]] = (
+            (counts.changed, "int8 labels overruled"),
             (counts.recalled, "resumed"),
             (self.reader.num_blank, "blank lines skipped"),
             (self.reader.num_replaced, "texts with broken characters replaced"),

@@ -9,6 +9,7 @@ import click
 from slm_runtime.label_file import parse_labels, read_labels
 from slm_runtime.options import RunOptions, Truncate
 from slm_runtime.planning import Strategy
+from slm_runtime.precision import Precision
 from slm_runtime.readers import TicketReader, open_tickets
 from slm_runtime.task import Scoring, Task, read_task
 
@@ -30,6 +31,7 @@ class ClassifyRequest:
     delimiter: str | None
     scoring: Scoring | None
     provider: str
+    precision: Precision
     threads: int | None
     batch_tokens: int
     strategy: Strategy

@@ -10,6 +10,7 @@ from slm_runtime.command import run_command
 from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
 
 BUNDLE = click.argument("bundle")
+PRECISIONS = ("auto", "fp32", "int8")
 EXIT_CODES = """\b
 Exit codes: 0 all rows labelled, 1 some rows failed, 2 usage or input file unusable,
 3 parity or verify failed, 4 bundle damaged or provider unavailable, 130 interrupted."""
@@ -55,6 +56,13 @@ def slm_run() -> None:
     help="How labels are scored; default: the task's rule, else auto.",
 )
 @provider_options
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="auto: int8 where its margin is wide enough, else fp32; int8 alone may change labels.",
+)
 @click.option(
     "--batch-tokens",
     type=click.IntRange(1),
@@ -122,6 +130,7 @@ def classify(**flags: Any) -> int:
 @click.option("--text-column", default="text", show_default=True, help="Column or key that holds the ticket.")
 @click.option("--limit", type=click.IntRange(1), help="Use the first so many tickets.")
 @click.option("--strategies", default="packed,bucketed", show_default=True, help="Comma-separated, or all.")
+@click.option("--precision", default="auto", show_default=True, help="Comma-separated: auto, fp32, int8.")
 @click.option("--no-dedupe", is_flag=True, help="Score equal tickets one by one.")
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Alternating repeats.")
 @click.option("--no-roofline", is_flag=True, help="Skip the comparison with bare weight products.")

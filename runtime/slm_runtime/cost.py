@@ -9,6 +9,8 @@ from slm_runtime.manifest import GraphSpec
 # half of all pairs at half the speed of the weight products, and a call costs as much as 20 more tokens.
 ATTENTION_OVERHEAD = 1.0
 CALL_TOKENS = 20.0
+# Integer products take half the time of float ones; attention stays in float, so it weighs twice as much.
+INT8_SPEED = 2.0
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,10 @@ class CostModel:
 
     @classmethod
     def of_graph(cls, spec: GraphSpec, weight_bytes: int) -> Self:
-        """The cost model of a float32 decoder with `weight_bytes` of weights."""
-        multiply_adds = weight_bytes / 4
+        """The cost model of a decoder with `weight_bytes` of weights."""
+        bytes_each, speed = (1, INT8_SPEED) if spec.precision == "int8" else (4, 1.0)
         per_pair = 2 * spec.num_layers * spec.num_heads * spec.head_dim
-        return cls(ATTENTION_OVERHEAD * per_pair / multiply_adds)
+        return cls(speed * ATTENTION_OVERHEAD * per_pair * bytes_each / weight_bytes, speed * CALL_TOKENS)
 
     def call(self, rows: int, length: int, past_len: int) -> float:
         """Cost of one call with `rows` rows of `length` tokens, padding included, after `past_len` cached ones."""

@@ -94,6 +94,10 @@ class GraphMismatchError(ArtifactError):
     """A graph does not have the inputs or outputs that the manifest states."""
 
 
+class PrecisionError(ArtifactError):
+    """The bundle lacks the decoder in the precision that was asked for."""
+
+
 class ProviderError(SlmError):
     """The requested execution provider cannot be used on this machine."""
 

@@ -76,7 +76,7 @@ def check_tokens(classifier: Classifier, golden: GoldenSet) -> None:
             )
 
 
-def compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:
+def compare(classifier: Classifier, golden: GoldenSet, tolerance: float = TOLERANCE_NATS) -> ParityRecord:
     """How this machine's answers differ from the reference's, over log-probabilities normalised over the labels."""
     predictions = classifier.classify(golden.texts, golden.task)
     expected = np.array(golden.logprobs)
@@ -90,7 +90,7 @@ def compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:
         found = np.log(np.maximum(scores, np.finfo(np.float64).tiny))
         worst = max(worst, float(np.abs(found - logprobs).max()))
         equal += prediction.label == golden.labels[int(np.argmax(logprobs))]
-    return ParityRecord("golden", golden.scoring, len(expected), equal, worst, TOLERANCE_NATS)
+    return ParityRecord("golden", golden.scoring, len(expected), equal, worst, tolerance)
 
 
 def passes(record: ParityRecord) -> bool:

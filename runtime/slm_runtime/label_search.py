@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from slm_runtime.calibration import NEUTRAL, Calibration
 from slm_runtime.labels import LabelTree
-from slm_runtime.scoring import Float64, log_sum_exp
+from slm_runtime.scoring import Float64, log_sum_exp, stable_product
 
 # From this many nodes on, scoring all of them in the ticket's own pass costs more than a typical short ticket.
 MIN_TREE_NODES = 40
@@ -54,7 +54,7 @@ class LabelSearch:
 
     def _upper(self) -> tuple[Float64, Bool]:
         known = ~np.isnan(self.step_logprobs)
-        upper = np.where(known, self.step_logprobs, 0.0) @ self._membership
+        upper = stable_product(np.where(known, self.step_logprobs, 0.0), self._membership)
         return upper, (~known).astype(np.float64) @ self._membership == 0
 
     def next_nodes(self) -> list[tuple[int, ...]]:

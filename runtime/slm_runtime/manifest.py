@@ -6,7 +6,8 @@ P past tokens, T = P + S, N scored positions, D hidden size, H / Hkv query / key
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ TEMPLATE_FILE = "chat_template.jinja"
 GOLDEN_FILE = "golden.json"
 KvKind = Literal["key", "value"]
 KV_KINDS: tuple[KvKind, KvKind] = ("key", "value")
+GraphPrecision = Literal["fp32", "int8"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class GraphSpec:
     """
 
     file: str
-    precision: str
+    precision: GraphPrecision
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -147,17 +149,60 @@ class ParityRecord:
 
 
 @dataclass(frozen=True)
+class MarginBound:
+    """How far the int8 decoder moved margins at export, on calibration rows under one scoring rule. Measured, no proof.
+
+    A row's error is the largest change, in nats, of the distance between its int8 winner and another label. `bound` is
+    the largest error of `num_rows` rows with up to `max_labels` labels: with `confidence`, no more than `beyond_share`
+    of such rows err by more. On `labels_differ` rows int8 alone chose another label than fp32; `median_error` is the
+    median change of a label's log-probability against the row's mean change.
+    """
+
+    scoring: str
+    num_rows: int
+    max_labels: int
+    bound: float
+    confidence: float
+    beyond_share: float
+    labels_differ: int
+    median_error: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < math.inf:
+            raise ValueError(f"a margin bound of {self.bound} nats")
+
+
+@dataclass(frozen=True)
+class Int8Record:
+    """The int8 decoder of a bundle and what was measured with it. `seal` ties the bounds to the decoder's files."""
+
+    decoder: GraphSpec
+    bounds: tuple[MarginBound, ...]
+    seal: str
+
+    def bound_for(self, scoring: str) -> MarginBound | None:
+        """The bound that was measured under a scoring rule."""
+        return next((bound for bound in self.bounds if bound.scoring == scoring), None)
+
+
+def seal_bounds(decoder_digest: str, bounds: Sequence[MarginBound]) -> str:
+    """sha256 over the digests of an int8 decoder's files and the bounds that were measured with it."""
+    content = json.dumps([decoder_digest, *map(asdict, bounds)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that is known about a bundle.
 
-    `lm_head` is None when the head is tied to the embedding. `special_tokens` (`eos_token`, `bos_token`, ...) are the
-    names that a chat template may use.
+    `decoder` is the fp32 graph, or the int8 one in a bundle that holds no other. `lm_head` is None when the head is
+    tied to the embedding. `special_tokens` (`eos_token`, `bos_token`, ...) are the names that a chat template may use.
     """
 
     model: ModelInfo
     decoder: GraphSpec
     normalizer: NormalizerSpec
-    roofline: RooflineSpec
+    roofline: RooflineSpec | None
     embeddings: MatrixSpec
     lm_head: MatrixSpec | None
     min_onnxruntime: str
@@ -165,6 +210,7 @@ class Manifest:
     files: Mapping[str, FileRecord]
     tools: Mapping[str, str]
     parity: tuple[ParityRecord, ...] = field(default_factory=tuple)
+    int8: Int8Record | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -172,15 +218,18 @@ class Manifest:
         """The matrix that turns hidden states into logits."""
         return self.lm_head or self.embeddings
 
-    @property
-    def decoder_bytes(self) -> int:
-        """Size of the decoder's weights on disk."""
-        return self.files[self.decoder.data_file].size_bytes
+    def graph(self, precision: GraphPrecision) -> GraphSpec | None:
+        """The decoder in this precision, where the bundle holds it."""
+        graphs = (self.decoder, None if self.int8 is None else self.int8.decoder)
+        return next((graph for graph in graphs if graph is not None and graph.precision == precision), None)
 
-    @property
-    def decoder_digest(self) -> str:
-        """Digest of the decoder's graph and weights."""
-        return f"{self.files[self.decoder.file].sha256} {self.files[self.decoder.data_file].sha256}"
+    def weight_bytes(self, graph: GraphSpec) -> int:
+        """Size of a decoder's weights on disk."""
+        return self.files[graph.data_file].size_bytes
+
+    def graph_digest(self, graph: GraphSpec) -> str:
+        """Digest of a decoder's graph and weights."""
+        return f"{self.files[graph.file].sha256} {self.files[graph.data_file].sha256}"
 
     @property
     def digest(self) -> str:
@@ -218,13 +267,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _parse(data: dict[str, Any]) -> Manifest:
-    head = data["lm_head"]
+    head, roofline, int8 = data["lm_head"], data["roofline"], data.get("int8")
     files = {_safe_name(name): FileRecord(**record) for name, record in data["files"].items()}
     manifest = Manifest(
         model=ModelInfo(**data["model"]),
         decoder=GraphSpec(**data["decoder"]),
         normalizer=NormalizerSpec(**data["normalizer"]),
-        roofline=RooflineSpec(**data["roofline"]),
+        roofline=None if roofline is None else RooflineSpec(**roofline),
         embeddings=MatrixSpec(**data["embeddings"]),
         lm_head=None if head is None else MatrixSpec(**head),
         min_onnxruntime=str(data["min_onnxruntime"]),
@@ -232,13 +281,27 @@ def _parse(data: dict[str, Any]) -> Manifest:
         files=files,
         tools=dict(data["tools"]),
         parity=tuple(ParityRecord(**record) for record in data["parity"]),
+        int8=None if int8 is None else _parse_int8(int8),
     )
-    decoder = manifest.decoder
-    graphs = {decoder.file, decoder.data_file, manifest.normalizer.file, manifest.roofline.file}
-    used = graphs | {manifest.embeddings.file, manifest.head.file}
-    if missing := sorted((used | {TOKENIZER_FILE, TEMPLATE_FILE}) - set(files)):
+    if missing := sorted(_used_files(manifest) - set(files)):
         raise ValueError(f"no digest recorded for {', '.join(missing)}")
+    if manifest.int8 is not None and manifest.int8.seal != seal_bounds(
+        manifest.graph_digest(manifest.int8.decoder), manifest.int8.bounds
+    ):
+        raise ValueError("the int8 margin bounds are not those that were measured with this int8 decoder")
     return manifest
+
+
+def _parse_int8(data: dict[str, Any]) -> Int8Record:
+    bounds = tuple(MarginBound(**bound) for bound in data["bounds"])
+    return Int8Record(GraphSpec(**data["decoder"]), bounds, str(data["seal"]))
+
+
+def _used_files(manifest: Manifest) -> set[str]:
+    graphs = [manifest.decoder] if manifest.int8 is None else [manifest.decoder, manifest.int8.decoder]
+    decoders = {name for graph in graphs for name in (graph.file, graph.data_file)}
+    others = {manifest.normalizer.file, manifest.embeddings.file, manifest.head.file, TOKENIZER_FILE, TEMPLATE_FILE}
+    return decoders | others | ({manifest.roofline.file} if manifest.roofline else set())
 
 
 def _safe_name(name: str) -> str:

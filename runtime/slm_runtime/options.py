@@ -46,7 +46,8 @@ class RunCounts:
     share their beginnings. `call_sizes` counts the calls of the decoder by their tokens, padding included;
     `real_by_length` and `processed_by_length` add up their tokens by S, the padded length of their rows.
     `decoder_s` is the time in it, `model_s` with the log-normaliser. `recalled` rows were finished by an earlier,
-    interrupted run: they are counted as rows, but no token of them was processed by this one.
+    interrupted run: they are counted as rows, but no token of them was processed by this one. `changed` are distinct
+    tickets whose int8 label the fp32 decoder overruled.
     """
 
     rows: int = 0
@@ -54,6 +55,7 @@ class RunCounts:
     truncated: int = 0
     duplicates: int = 0
     rechecked: int = 0
+    changed: int = 0
     recalled: int = 0
     prompt_tokens: int = 0
     real_tokens: int = 0

@@ -20,7 +20,7 @@ def predict(ticket: Ticket, encoded: EncodedTicket, scored: ScoredSequence, task
     if not np.isfinite(calibrated).all():
         return failure(ticket, "the calibration makes a score that is not a finite number", encoded)
     probabilities = np.exp(calibrated - log_sum_exp(np.append(calibrated[scored.exact], scored.rest)))
-    best = int(np.argmax(np.where(scored.exact, calibrated, -np.inf)))
+    best = winner(scored, task.calibration)
     score = float(probabilities[best])
     below = task.threshold is not None and score < task.threshold
     return Prediction(
@@ -35,6 +35,11 @@ def predict(ticket: Ticket, encoded: EncodedTicket, scored: ScoredSequence, task
         truncated=encoded.truncated,
         rechecked=scored.rechecked,
     )
+
+
+def winner(scored: ScoredSequence, calibration: Calibration) -> int:
+    """The index of the best label; of equal ones the first."""
+    return int(np.argmax(np.where(scored.exact, calibration.apply(scored.logprobs), -np.inf)))
 
 
 def margin(scored: ScoredSequence, calibration: Calibration) -> float:

@@ -42,6 +42,7 @@ def describe_run(
         "identity": identity,
         "machine": describe_machine(classifier.num_threads),
         "provider": classifier.decoder.provider,
+        "precision": _precision(runner),
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)
@@ -56,6 +57,19 @@ def describe_run(
         "timeline": timeline,
         "peak_memory_bytes": peak_memory_bytes(),
     }
+
+
+def _precision(runner: TaskRunner) -> dict[str, Any]:
+    """What decided the labels; with int8, what the export measured about it and what came of it here."""
+    facts: dict[str, Any] = {"labels_by": runner.precision}
+    if runner.precision != "fp32" and runner.bound is not None:
+        bound = runner.bound
+        facts["measured_at_export"] = dataclasses.asdict(bound)
+        facts["int8_differs"] = {"rows": bound.labels_differ, "of": bound.num_rows}
+    if runner.precision == "auto":
+        facts |= {"int8_used_throughout": runner.int8_pays, "rechecked": runner.counts.rechecked}
+        facts["changed"] = runner.counts.changed
+    return facts
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:

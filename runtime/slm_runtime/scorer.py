@@ -17,7 +17,7 @@ from slm_runtime.model_input import ModelInput, batch_input
 from slm_runtime.options import RunCounts
 from slm_runtime.planning import Batch, Limits, Strategy, plan_batches
 from slm_runtime.prefix_cache import PrefixCache
-from slm_runtime.scoring import Float32, Float64, label_scores, log_sum_exp, step_logits
+from slm_runtime.scoring import Float32, Float64, label_scores, log_sum_exp, stable_product, step_logits
 from slm_runtime.session import DecoderSession, Normalizer, Past
 from slm_runtime.tokenizer import TokenIds
 
@@ -86,6 +86,7 @@ class SequenceScorer:
         strategy: Strategy,
         limits: Limits,
         done: Set[int] = frozenset(),
+        doubted: Set[int] = frozenset(),  # noqa: ARG002 (what `GuardedScorer` needs to know)
     ) -> Iterator[Scored]:
         """(index, scores) of every sequence, in groups, in the order in which the model finishes them.
 
@@ -113,6 +114,11 @@ class SequenceScorer:
                 waiting = []
         if waiting:
             yield self._finished(waiting)
+
+    def alone(self, token_ids: TokenIds, limits: Limits) -> ScoredSequence:
+        """Scores of one sequence in the reference's own way: whole, uncached, with no other beside it."""
+        (((_, scored),),) = self.score([token_ids], (), "item", limits)
+        return scored
 
     def price(
         self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
@@ -175,7 +181,7 @@ class SequenceScorer:
             steps, rows = np.flatnonzero(step_nodes == node), np.flatnonzero(nodes == node)
             if not len(steps):
                 continue
-            logits = hidden[rows].astype(np.float64) @ self._step_rows[steps].astype(np.float64).T
+            logits = stable_product(hidden[rows], self._step_rows[steps].T)
             norm = log_sum_exp(logits) if log_norm is None else log_norm[rows]
             search.step_logprobs[np.ix_(tickets[rows], steps)] = logits - norm[:, None]
 

@@ -1,6 +1,7 @@
 """Hidden states to label scores: pure numpy, in float64, on the few logits that count."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,22 @@ class LabelScores:
     mass: Float64 | None
 
 
+# The order in which a matrix product adds up depends on its size: what that changes is far behind these decimals.
+KEPT_DECIMALS = 9
+
+
+def stable_product(left: NDArray[Any], right: NDArray[Any]) -> Float64:
+    """`left` [..., X] times `right` [X, Y] in float64: a row's result is the same whatever rows stand beside it."""
+    return np.round(left.astype(np.float64) @ right.astype(np.float64), KEPT_DECIMALS)
+
+
 def step_logits(tree: LabelTree, hidden: Float32, step_rows: Float32) -> Float64:
     """Logit of every step [R, steps], from `hidden` [R, scored nodes, D] and the steps' head rows [steps, D]."""
     logits = np.empty((hidden.shape[0], len(tree.steps)))
     step_nodes = np.array([step.node for step in tree.steps])
     for position, node in enumerate(tree.scored_nodes):
         mine = np.flatnonzero(step_nodes == node)
-        logits[:, mine] = hidden[:, position].astype(np.float64) @ step_rows[mine].astype(np.float64).T
+        logits[:, mine] = stable_product(hidden[:, position], step_rows[mine].T)
     return logits
 
 
@@ -52,7 +62,7 @@ def label_scores(tree: LabelTree, logits: Float64, log_norm: Float64 | None) -> 
     membership = np.zeros((len(tree.steps), tree.num_labels))
     for i, step in enumerate(tree.steps):
         membership[i, list(step.labels)] = 1.0
-    logprobs = steps @ membership
+    logprobs = stable_product(steps, membership)
     mass = np.exp(log_sum_exp(logprobs)) if tree.rule == "sequence" else None
     return LabelScores(logprobs, mass)
 

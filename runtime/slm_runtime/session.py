@@ -39,7 +39,7 @@ def empty_past(spec: GraphSpec) -> Past:
 
 
 class DecoderSession:
-    """The decoder graph of a bundle, ready to run.
+    """A decoder graph of a bundle, ready to run.
 
     Raises:
         ProviderError: the provider is not in this onnxruntime.
@@ -47,12 +47,12 @@ class DecoderSession:
         GraphMismatchError: the graph's inputs and outputs are not those of the manifest.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, provider: str, num_threads: int) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, graph: GraphSpec, *, provider: str, num_threads: int) -> None:
         _check_version(folder, manifest.min_onnxruntime)
-        self.spec = manifest.decoder
+        self.spec = graph
         self.num_threads = num_threads
         self.provider = _check_provider(provider)
-        self._session = _open_decoder(folder, manifest, num_threads, self.provider)
+        self._session = _open_decoder(folder, manifest, graph, num_threads, self.provider)
         _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
         self._embeddings = Matrix(folder, manifest.embeddings)
 
@@ -117,9 +117,11 @@ class Roofline:
         return time.perf_counter() - started
 
 
-def _open_decoder(folder: Path, manifest: Manifest, num_threads: int, provider: str) -> ort.InferenceSession:
+def _open_decoder(
+    folder: Path, manifest: Manifest, graph: GraphSpec, num_threads: int, provider: str
+) -> ort.InferenceSession:
     """The decoder, from its prepacked copy where there is one."""
-    copy = PrepackedGraph(manifest.decoder_digest, manifest.decoder_bytes)
+    copy = PrepackedGraph(manifest.graph_digest(graph), manifest.weight_bytes(graph))
     if copy.ready:
         options = _options(num_threads)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the copy is optimised already
@@ -127,20 +129,20 @@ def _open_decoder(folder: Path, manifest: Manifest, num_threads: int, provider: 
             return _open(copy.path, options, provider)
         except ArtifactError:
             copy.discard()
-    return _open(folder / manifest.decoder.file, _options(num_threads), provider)
+    return _open(folder / graph.file, _options(num_threads), provider)
 
 
-def keep_prepacked(folder: Path, manifest: Manifest, *, num_threads: int) -> bool:
-    """Leave a prepacked copy of the decoder for the next start; True when one was made.
+def keep_prepacked(folder: Path, manifest: Manifest, graph: GraphSpec, *, num_threads: int) -> bool:
+    """Leave a prepacked copy of a decoder for the next start; True when one was made.
 
     Takes about as long as opening the decoder twice and as much memory: call it when no session is open.
     """
-    copy = PrepackedGraph(manifest.decoder_digest, manifest.decoder_bytes)
+    copy = PrepackedGraph(manifest.graph_digest(graph), manifest.weight_bytes(graph))
     options = _options(num_threads)
     if copy.ready or not copy.write_with(options):
         return False
     try:
-        _open(folder / manifest.decoder.file, options, PROVIDERS["cpu"])
+        _open(folder / graph.file, options, PROVIDERS["cpu"])
     except ArtifactError:
         copy.abandon()
         return False

@@ -113,12 +113,13 @@ def read_task(path: Path) -> Task:
 def parse_task(text: str) -> Task:
     """The task in the text of a TOML file. Raises TaskError and LabelError as `read_task` does."""
     try:
-        return _parse(tomllib.loads(text))
+        return task_of_table(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"not valid TOML ({error})") from error
 
 
-def _parse(data: dict[str, Any]) -> Task:
+def task_of_table(data: dict[str, Any]) -> Task:
+    """The task in a parsed TOML table. Raises TaskError and LabelError as `read_task` does."""
     known = {"labels", "label", "system", "user", "assistant", "scoring", "threshold", "example"}
     known |= {"abstain", "calibration"}
     if unknown := sorted(set(data) - known):

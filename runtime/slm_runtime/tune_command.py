@@ -112,7 +112,7 @@ def _comments(request: TuneRequest, data: str, classifier: Classifier) -> list[s
 
 
 def _load(request: TuneRequest) -> Classifier:
-    return Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
+    return Classifier.load(request.bundle, provider=request.provider, threads=request.threads, precision="fp32")
 
 
 def _score(classifier: Classifier, task: Task, rows: Sequence[GoldRow], request: TuneRequest) -> ScoredRows:

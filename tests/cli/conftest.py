@@ -54,3 +54,11 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, out, err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def int8_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both decoders and measured bounds; shared by all tests: copy before you damage it."""
+    folder = tmp_path_factory.mktemp("bundles") / "tiny-int8"
+    assert slm_export([str(checkpoint), "--output", str(folder), "--precision", "fp32", "--precision", "int8"]) == 0
+    return folder

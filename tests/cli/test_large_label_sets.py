@@ -106,18 +106,18 @@ def test_the_prepacked_copy_gives_the_same_answers_and_a_damaged_one_is_replaced
     monkeypatch.setenv("SLM_CACHE_DIR", str(tmp_path))
     task, manifest = Task(("a", "b")), read_manifest(bundle)
     first = Classifier.load(bundle).classify(TEXTS, task)
-    assert keep_prepacked(bundle, manifest, num_threads=1)
-    assert not keep_prepacked(bundle, manifest, num_threads=1), "one is there"
+    assert keep_prepacked(bundle, manifest, manifest.decoder, num_threads=1)
+    assert not keep_prepacked(bundle, manifest, manifest.decoder, num_threads=1), "one is there"
     second = Classifier.load(bundle).classify(TEXTS, task)
     (copy,) = (tmp_path / "prepacked").iterdir()
     (copy / "graph.onnx").write_bytes(b"torn")
     third = Classifier.load(bundle).classify(TEXTS, task)
     assert [p.scores for p in first] == [p.scores for p in second] == [p.scores for p in third]
-    assert keep_prepacked(bundle, manifest, num_threads=1), "the damaged one is gone"
+    assert keep_prepacked(bundle, manifest, manifest.decoder, num_threads=1), "the damaged one is gone"
 
 
 def test_prepacked_copies_can_be_switched_off(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("SLM_PREPACKED", "off")
-    assert not keep_prepacked(bundle, read_manifest(bundle), num_threads=1)
+    assert not keep_prepacked(bundle, read_manifest(bundle), read_manifest(bundle).decoder, num_threads=1)
     assert not (tmp_path / "prepacked").exists()

@@ -1,0 +1,1 @@
+"""The int8 decoder: rotated and rounded weights, rows of activations quantised one by one, a measured margin bound."""

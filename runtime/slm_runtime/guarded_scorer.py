@@ -1,0 +1,88 @@
+"""Int8 first, float where int8 is in doubt: the same interface as `SequenceScorer`."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence, Set
+
+from slm_runtime.options import RunCounts
+from slm_runtime.planning import Limits, Strategy
+from slm_runtime.precision import MarginGuard
+from slm_runtime.scorer import Scored, ScoredSequence, SequenceScorer
+from slm_runtime.tokenizer import TokenIds
+
+# So many sequences of a run are tried before the rest is decided on; more would cost what the trial may save.
+PILOT_SEQUENCES = 32
+# Where more of them are in doubt, scoring all in float straight away is quicker: int8 saves about a third.
+MAX_DOUBTFUL_SHARE = 0.25
+
+
+class GuardedScorer:
+    """Scores on the int8 decoder, and again on the fp32 one where `guard` does not accept the answer.
+
+    `open_exact` is called when the first doubt comes up. Whether int8 pays is decided once, by the first sequences of
+    the run, so the same input always takes the same path. `counts` grows with the work.
+    """
+
+    def __init__(
+        self, int8: SequenceScorer, open_exact: Callable[[], SequenceScorer], guard: MarginGuard, counts: RunCounts
+    ) -> None:
+        self._int8 = int8
+        self._open_exact = open_exact
+        self._exact: SequenceScorer | None = None
+        self._guard = guard
+        self._counts = counts
+        self.pays: bool | None = None
+
+    @property
+    def exact(self) -> SequenceScorer:
+        """The scorer on the fp32 decoder."""
+        if self._exact is None:
+            self._exact = self._open_exact()
+        return self._exact
+
+    def score(
+        self,
+        sequences: Sequence[TokenIds],
+        prefix_ids: TokenIds,
+        strategy: Strategy,
+        limits: Limits,
+        done: Set[int] = frozenset(),
+        doubted: Set[int] = frozenset(),
+    ) -> Iterator[Scored]:
+        """As `SequenceScorer.score`; `doubted` are those of `done` that an earlier run scored again in float."""
+
+        def run(scorer: SequenceScorer, indices: Sequence[int]) -> Iterator[Scored]:
+            local_done = {local for local, index in enumerate(indices) if index in done}
+            chosen = [sequences[index] for index in indices]
+            for group in scorer.score(chosen, prefix_ids, strategy, limits, local_done):
+                yield [(indices[local], scored) for local, scored in group]
+
+        doubtful: dict[int, ScoredSequence | None] = dict.fromkeys(doubted)
+        left: Sequence[int] = range(len(sequences))
+        while left and self.pays is not False:
+            chosen = left if self.pays else left[:PILOT_SEQUENCES]
+            for group in run(self._int8, chosen):
+                accepted = [(index, scored) for index, scored in group if self._guard.accepts(scored)]
+                doubtful.update(pair for pair in group if not self._guard.accepts(pair[1]))
+                yield accepted
+            left = left[len(chosen) :]
+            if self.pays is None:
+                self.pays = len(doubtful.keys() & set(chosen)) <= MAX_DOUBTFUL_SHARE * len(chosen)
+        again = sorted({*doubtful, *left})
+        for group in run(self.exact, again) if again else ():
+            yield [(index, self._recounted(doubtful.get(index), scored)) for index, scored in group]
+
+    def price(
+        self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
+    ) -> tuple[int, float]:
+        """As `SequenceScorer.price`, for the int8 decoder alone."""
+        return self._int8.price(sequences, prefix_ids, strategy, limits)
+
+    def alone(self, token_ids: TokenIds, limits: Limits) -> ScoredSequence:
+        """As `SequenceScorer.alone`, on the fp32 decoder."""
+        return self.exact.alone(token_ids, limits)
+
+    def _recounted(self, before: ScoredSequence | None, scored: ScoredSequence) -> ScoredSequence:
+        if before is None:
+            return scored
+        self._counts.changed += self._guard.winner(before) != self._guard.winner(scored)
+        return dataclasses.replace(scored, rechecked=True)
