@@ -9,10 +9,15 @@ from slm_runtime.precision import MarginGuard
 from slm_runtime.scorer import Scored, ScoredSequence, SequenceScorer
 from slm_runtime.tokenizer import TokenIds
 
-# So many sequences of a run are tried before the rest is decided on; more would cost what the trial may save.
-PILOT_SEQUENCES = 32
+# This share of a run's first window, within these limits, is tried before the rest is decided on.
+PILOT_SHARE, MIN_PILOT, MAX_PILOT = 1 / 64, 8, 64
 # Where more of them are in doubt, scoring all in float straight away is quicker: int8 saves about a third.
 MAX_DOUBTFUL_SHARE = 0.25
+
+
+def pilot_size(num_sequences: int) -> int:
+    """How many of the first window's distinct sequences are tried: more would cost what the trial may save."""
+    return max(MIN_PILOT, min(MAX_PILOT, round(PILOT_SHARE * num_sequences)))
 
 
 class GuardedScorer:
@@ -59,7 +64,7 @@ class GuardedScorer:
         doubtful: dict[int, ScoredSequence | None] = dict.fromkeys(doubted)
         left: Sequence[int] = range(len(sequences))
         while left and self.pays is not False:
-            chosen = left if self.pays else left[:PILOT_SEQUENCES]
+            chosen = left if self.pays else left[: pilot_size(len(left))]
             for group in run(self._int8, chosen):
                 accepted = [(index, scored) for index, scored in group if self._guard.accepts(scored)]
                 doubtful.update(pair for pair in group if not self._guard.accepts(pair[1]))

@@ -21,7 +21,7 @@ WEIGHTS_FILE = "weights.data"
 # onnxruntime writes the weights twice, as they were and prepacked.
 SIZE_FACTOR = 2
 MIN_FREE_BYTES = 1_000_000_000
-KEPT_COPIES = 3
+KEPT_COPIES = 4  # two bundles with two decoders each
 
 
 class PrepackedGraph:

@@ -25,6 +25,7 @@ FIVE_LABELS = ("card_payment", "exchange_rate", "top_up", "transfer", "refund")
 
 @dataclass(frozen=True)
 class Real:
+    bundle: Path
     reference: Reference
     classifier: Classifier
 
@@ -32,9 +33,9 @@ class Real:
 @pytest.fixture(scope="module")
 def real(user_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Real:
     bundle = tmp_path_factory.mktemp("bundles") / MODEL
-    assert slm_export([MODEL, "--output", str(bundle)]) == 0
-    checkpoint = resolve(MODEL).folder
-    return Real(Reference.load(checkpoint, num_threads=usable_threads()), Classifier.load(bundle))
+    assert slm_export([MODEL, "--output", str(bundle), "--precision", "fp32", "--precision", "int8"]) == 0
+    reference = Reference.load(resolve(MODEL).folder, num_threads=usable_threads())
+    return Real(bundle, reference, Classifier.load(bundle, precision="fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,38 @@ def test_c08_labels_that_share_their_first_token_are_told_apart(real: Real) -> N
     task = Task(("account_access", "account_closure", "refund_request", "refund_status"))
     assert real.classifier.prepare(task).label_tokens == ((4608, 12759), (4608, 72823), (68483, 7893), (68483, 4773))
     assert_parity(real, ("please shut my account for good", "I cannot get into my account"), task, RunOptions())
+
+
+@pytest.fixture(scope="module")
+def int8(real: Real) -> Classifier:
+    return Classifier.load(real.bundle, precision="int8")
+
+
+def test_int8_is_small_and_near(real: Real, int8: Classifier) -> None:
+    sizes = {name: (real.bundle / f"decoder-{name}.data").stat().st_size for name in ("fp32", "int8")}
+    assert sizes["int8"] <= 0.45 * sizes["fp32"]
+    task, texts = Task(SEED_LABELS), tuple(seed_tickets(120))
+    logprobs = [
+        np.log([[p.scores[label] for label in SEED_LABELS] for p in classifier.classify(texts, task)])
+        for classifier in (real.classifier, int8)
+    ]
+    error = logprobs[1] - logprobs[0]
+    assert np.median(np.abs(error - error.mean(axis=1, keepdims=True))) <= 0.05
+
+
+def test_auto_gives_the_labels_of_fp32(real: Real, banking) -> None:
+    auto = Classifier.load(real.bundle)
+    for texts, task in ((tuple(seed_tickets(200)), Task(SEED_LABELS)), (banking[0], Task(FIVE_LABELS))):
+        exact, guarded = (c.classify(texts, task) for c in (real.classifier, auto))
+        assert [p.label for p in guarded] == [p.label for p in exact]
+
+
+def test_c03_int8_scores_are_the_row_s_own_to_the_last_bit_with_real_weights(int8: Classifier, banking) -> None:
+    texts = [*banking[0][:14], "¿§¶ÆØ" * 60, seed_tickets(1)[0] * 3]
+    task = Task(FIVE_LABELS)
+    alone = [int8.classify([text], task)[0].scores for text in texts]
+    for options in (RunOptions(), RunOptions(strategy="bucketed"), RunOptions(strategy="naive")):
+        assert [p.scores for p in int8.classify(texts, task, options)] == alone, options
 
 
 def test_the_small_llama_from_the_catalogue_exports_and_verifies(tmp_path: Path) -> None:
