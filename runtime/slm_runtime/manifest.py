@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slm_runtime.errors import FormatError
+from slm_runtime.static_graph import StaticGraphSpec
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -151,7 +152,7 @@ class Manifest:
     """Everything that is known about a bundle.
 
     `lm_head` is None when the head is tied to the embedding. `special_tokens` (`eos_token`, `bos_token`, ...) are the
-    names that a chat template may use.
+    names that a chat template may use. `coreml` holds the graphs of the CoreML profile, none without it.
     """
 
     model: ModelInfo
@@ -165,6 +166,7 @@ class Manifest:
     files: Mapping[str, FileRecord]
     tools: Mapping[str, str]
     parity: tuple[ParityRecord, ...] = field(default_factory=tuple)
+    coreml: tuple[StaticGraphSpec, ...] = field(default_factory=tuple)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -232,10 +234,12 @@ def _parse(data: dict[str, Any]) -> Manifest:
         files=files,
         tools=dict(data["tools"]),
         parity=tuple(ParityRecord(**record) for record in data["parity"]),
+        coreml=tuple(StaticGraphSpec(**graph) for graph in data.get("coreml", [])),
     )
     decoder = manifest.decoder
     graphs = {decoder.file, decoder.data_file, manifest.normalizer.file, manifest.roofline.file}
     used = graphs | {manifest.embeddings.file, manifest.head.file}
+    used.update(*(graph.files for graph in manifest.coreml))
     if missing := sorted((used | {TOKENIZER_FILE, TEMPLATE_FILE}) - set(files)):
         raise ValueError(f"no digest recorded for {', '.join(missing)}")
     return manifest
