@@ -13,6 +13,7 @@ import click
 from tqdm import tqdm
 
 from slm_runtime.classifier import Classifier
+from slm_runtime.command import say_on_stderr
 from slm_runtime.errors import InputError, OutputError
 from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
 from slm_runtime.manifest import Manifest
@@ -65,7 +66,7 @@ def run_bench(request: BenchRequest) -> int:
     """Measure, then print a table, or JSON."""
     strategies = request.chosen()
     started = time.perf_counter()
-    classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
+    classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads, say=say_on_stderr)
     load_s = time.perf_counter() - started
     workload = load_workload(request.workload, limit=request.limit, text_column=request.text_column)
     task = read_task(request.task) if request.task else Task(SEED_LABELS)

@@ -12,27 +12,36 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from slm_runtime.bundle import Bundle, checked_manifest, read_bundle
+from slm_runtime.bundle import Bundle, find_bundle, read_bundle
+from slm_runtime.calibration import Calibration
+from slm_runtime.coreml.choice import Decoders, Say, check_graphs, check_provider, open_decoders
+from slm_runtime.coreml.planning import StaticPlanner
+from slm_runtime.coreml.routing import RoutedScorer
 from slm_runtime.cost import CostModel
+from slm_runtime.decoder import Decoder
 from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
+from slm_runtime.integrity import check_files
 from slm_runtime.label_search import MIN_TREE_NODES
-from slm_runtime.labels import Rule, build_label_tree, choose_rule
+from slm_runtime.labels import LabelTree, Rule, build_label_tree, choose_rule
+from slm_runtime.manifest import read_manifest
 from slm_runtime.matrix import Matrix
 from slm_runtime.options import RunCounts, RunOptions
-from slm_runtime.planning import Limits, Strategy
+from slm_runtime.planning import DynamicPlanner, Limits, Strategy
 from slm_runtime.prediction import failure, margin, predict
-from slm_runtime.prefix_cache import PrefixCache
+from slm_runtime.prefix_cache import MAX_CHUNK_TOKENS, PrefixCache
 from slm_runtime.prompt import EncodedTicket, LengthLimit, PromptEncoder
 from slm_runtime.records import Prediction, Ticket
 from slm_runtime.scorer import Machinery, Scored, ScoredSequence, SequenceScorer
-from slm_runtime.session import DecoderSession, Normalizer
+from slm_runtime.scoring import Float32
+from slm_runtime.session import Normalizer
 from slm_runtime.task import Task
 from slm_runtime.threads import usable_threads
 from slm_runtime.ticket_text import is_blank, replace_lone_surrogates
@@ -50,33 +59,75 @@ Recall = Callable[[Sequence[Ticket]], Mapping[int, Prediction]]
 class Classifier:
     """A loaded bundle. Labels tickets exactly as the exported model would, one at a time and unpadded."""
 
-    def __init__(self, bundle: Bundle, decoder: DecoderSession) -> None:
+    def __init__(self, bundle: Bundle, decoders: Decoders) -> None:
         self.bundle = bundle
-        self.decoder = decoder
-        self.num_threads = decoder.num_threads
+        self.decoder: Decoder = decoders.decoder
+        self.num_threads = self.decoder.num_threads
+        self.admissions = decoders.admissions
         folder, manifest = bundle.folder, bundle.manifest
         self.head = Matrix(folder, manifest.head)
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
-        self.machinery = Machinery(
-            self.decoder,
-            Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads),
-            PrefixCache(self.decoder, max_pairs=self.max_pairs),
-            CostModel.of_graph(manifest.decoder, manifest.decoder_bytes),
-        )
+        self._normalizer = Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads)
+        self._machinery = self._machinery_of(self.decoder)
+        self._open_spare = decoders.spare
 
     @classmethod
-    def load(cls, bundle: str | Path, *, provider: str = "cpu", threads: int | None = None) -> Self:
+    def load(
+        cls,
+        bundle: str | Path,
+        *,
+        provider: str = "cpu",
+        threads: int | None = None,
+        say: Say = lambda _: None,
+        retry: bool = False,
+    ) -> Self:
         """The classifier of the bundle in a folder, its files checked against their digests.
+
+        `provider` is auto, cpu or coreml. `say` gets the notice that auto had to do without CoreML. With `retry`
+        CoreML graphs that failed on this machine before are tried again.
 
         Raises:
             ArtifactError: the bundle is damaged or not for this version.
-            ProviderError: the provider is not available here.
+            ProviderError: the provider is not available here, or not for this bundle.
         """
-        folder, manifest = checked_manifest(bundle)
+        check_provider(provider)
+        folder = find_bundle(bundle)
+        manifest = read_manifest(folder)
+        check_graphs(provider, folder, manifest)
+        check_files(folder, manifest)
         num_threads = usable_threads(threads)
         with ThreadPoolExecutor(1) as pool:
-            decoder = pool.submit(DecoderSession, folder, manifest, provider=provider, num_threads=num_threads)
-            return cls(read_bundle(folder, manifest), decoder.result())
+            decoders = pool.submit(
+                open_decoders, folder, manifest, provider, num_threads=num_threads, say=say, retry=retry
+            )
+            return cls(read_bundle(folder, manifest), decoders.result())
+
+    def scorer(
+        self, tree: LabelTree, step_rows: Float32, counts: RunCounts, *, search: bool, calibration: Calibration
+    ) -> SequenceScorer | RoutedScorer:
+        """Scores the labels of a task, on graphs of fixed shapes where they fit; those know no search."""
+        room = self.decoder.room
+
+        def on(machinery: Machinery, *, search: bool) -> SequenceScorer:
+            return SequenceScorer(machinery, tree, step_rows, counts, search=search, calibration=calibration)
+
+        if room is None:
+            return on(self._machinery, search=search)
+        spare = None if self._open_spare is None else lambda: on(self._spare_machinery, search=search)
+        return RoutedScorer(on(self._machinery, search=False), room, spare, len(tree.token_ids), counts)
+
+    @cached_property
+    def _spare_machinery(self) -> Machinery:
+        assert self._open_spare is not None
+        return self._machinery_of(self._open_spare())
+
+    def _machinery_of(self, decoder: Decoder) -> Machinery:
+        manifest, room = self.bundle.manifest, decoder.room
+        longest_chunk = MAX_CHUNK_TOKENS if room is None else room.row_tokens(room.past_tokens)
+        cache = PrefixCache(decoder, max_pairs=self.max_pairs, longest_chunk=longest_chunk)
+        cost = CostModel.of_graph(manifest.decoder, manifest.decoder_bytes)
+        planner = DynamicPlanner(cost) if room is None else StaticPlanner(room, cost)
+        return Machinery(decoder, self._normalizer, cache, planner)
 
     def prepare(self, task: Task, options: RunOptions = RunOptions()) -> "TaskRunner":  # noqa: B008 (frozen)
         """`task`, encoded and ready to label any number of tickets.
@@ -125,9 +176,9 @@ class TaskRunner:
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
         step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
         search = not options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES
-        self._scorer = SequenceScorer(
-            classifier.machinery, self.tree, step_rows, self.counts, search=search, calibration=task.calibration
-        )
+        self._scorer = classifier.scorer(self.tree, step_rows, self.counts, search=search, calibration=task.calibration)
+        if reason := self.refusal(self.encoder.num_frame_tokens + 1):
+            raise InputError(reason)
         self._limit = self._length_limit(bundle.manifest.model.max_positions)
 
     def _length_limit(self, max_positions: int) -> LengthLimit:
@@ -146,6 +197,10 @@ class TaskRunner:
                 "raise --max-tokens, or shorten the instructions"
             )
         return LengthLimit(limit, self.options.truncate)
+
+    def refusal(self, num_tokens: int) -> str | None:
+        """Why a prompt of so many tokens cannot be scored on this decoder; None: it can."""
+        return self._scorer.refusal(num_tokens, len(self.encoder.prefix_ids) if self.options.prefix_cache else 0)
 
     @property
     def max_tokens(self) -> int:
@@ -231,7 +286,10 @@ class TaskRunner:
         texts = [text for _, text in usable]
         results = self.encoder.encode_many([ticket.row for ticket, _ in usable], texts, self._limit)
         for (ticket, _), result in zip(usable, results, strict=True):
-            yield ticket, str(result) if isinstance(result, RecordError) else result
+            if isinstance(result, RecordError):
+                yield ticket, str(result)
+            else:
+                yield ticket, self.refusal(result.num_tokens) or result
 
     def _group(self, encoded: Sequence[EncodedTicket]) -> list[tuple[TokenIds, list[EncodedTicket]]]:
         """Distinct token sequences in order of appearance, each with the tickets that have it."""

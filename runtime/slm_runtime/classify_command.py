@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import click
-
 from slm_runtime.classifier import Classifier, TaskRunner, windows
 from slm_runtime.classify_job import Job
 from slm_runtime.classify_request import ClassifyRequest
+from slm_runtime.command import say_on_stderr
+from slm_runtime.coreml.choice import check_provider
 from slm_runtime.dry_run import describe_job
 from slm_runtime.errors import RejectedRowsError
 from slm_runtime.explain import explain_row
@@ -25,8 +25,9 @@ SHOWN_FAILURES = 3
 def classify_file(request: ClassifyRequest) -> int:
     """Label every row of the input; the exit code says whether all of them got a label."""
     started = time.perf_counter()
+    check_provider(request.provider)  # before the input is read through
     task, options = request.read_task(), request.options()
-    say = _silent if request.quiet else _on_stderr
+    say = _silent if request.quiet else say_on_stderr
     for twins in case_twins(task.labels):
         say(f"warning: labels {' and '.join(map(repr, twins))} differ in case only and share the vote")
     only_looks = request.dry_run or request.explain is not None
@@ -42,7 +43,7 @@ def classify_file(request: ClassifyRequest) -> int:
         survey = None
         if request.input_is_file and not only_looks:
             survey = survey_file(Path(request.input), request.open_input(), request.limit)
-        classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads)
+        classifier = Classifier.load(request.bundle, provider=request.provider, threads=request.threads, say=say)
         runner = classifier.prepare(task, options)
         load_s = time.perf_counter() - started
         tickets: Iterator[Ticket] = islice(reader, request.limit)
@@ -55,9 +56,9 @@ def classify_file(request: ClassifyRequest) -> int:
             tickets = _all_usable(request, runner, tickets)
         job = Job(request, destination, reader, survey, classifier, runner, say, load_s)
         exit_code = job.run(tickets)
-    bundle, num_threads = classifier.bundle, classifier.num_threads
+    bundle, num_threads, on_cpu = classifier.bundle, classifier.num_threads, classifier.decoder.room is None
     del classifier, runner, job  # their session's memory is needed for the copy
-    if keep_prepacked(bundle.folder, bundle.manifest, num_threads=num_threads):
+    if on_cpu and keep_prepacked(bundle.folder, bundle.manifest, num_threads=num_threads):
         say("kept the weights in this machine's layout: the next start is quicker")
     return exit_code
 
@@ -89,10 +90,6 @@ def _reject_failures(name: str, runner: TaskRunner, tickets: Iterable[Ticket]) -
             f"{name}: {len(failures)} of {num_rows} rows cannot be classified ({first}); "
             "correct them, or leave out --strict to label the others"
         )
-
-
-def _on_stderr(message: str) -> None:
-    click.echo(f"slm-run: {message}", err=True)
 
 
 def _silent(_: str) -> None:

@@ -46,7 +46,8 @@ class RunCounts:
     share their beginnings. `call_sizes` counts the calls of the decoder by their tokens, padding included;
     `real_by_length` and `processed_by_length` add up their tokens by S, the padded length of their rows.
     `decoder_s` is the time in it, `model_s` with the log-normaliser. `recalled` rows were finished by an earlier,
-    interrupted run: they are counted as rows, but no token of them was processed by this one.
+    interrupted run: they are counted as rows, but no token of them was processed by this one. `cpu_sequences` are
+    distinct prompts that did not fit the CoreML graphs of a run with `--provider auto` and were scored on the CPU.
     """
 
     rows: int = 0
@@ -55,6 +56,7 @@ class RunCounts:
     duplicates: int = 0
     rechecked: int = 0
     recalled: int = 0
+    cpu_sequences: int = 0
     prompt_tokens: int = 0
     real_tokens: int = 0
     processed_tokens: int = 0

@@ -20,7 +20,7 @@ def run_identity(
         "model": classifier.bundle.manifest.digest,
         "task": runner.task.digest,
         "scoring": runner.rule,
-        "precision": classifier.bundle.manifest.decoder.precision,
+        "precision": classifier.decoder.precision,
         "token limit": runner.max_tokens,
         "truncation": runner.options.truncate,
         "input": survey.sha256,

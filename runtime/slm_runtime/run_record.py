@@ -42,6 +42,9 @@ def describe_run(
         "identity": identity,
         "machine": describe_machine(classifier.num_threads),
         "provider": classifier.decoder.provider,
+        "precision": classifier.decoder.precision,
+        "graphs": classifier.decoder.describe(),
+        "refused_graphs": [admission.summary for admission in classifier.admissions if not admission.compiled],
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)
