@@ -142,9 +142,11 @@ class PrefillStep(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(layer, self.arch) for layer in source.model.layers)
         self.norm = source.model.norm
         rotary = source.model.rotary_emb
-        angles = torch.arange(self.arch.max_positions).float()[:, None] * rotary.inv_freq.float()[None, :]
-        self.cos = nn.Buffer(angles.cos() * rotary.attention_scaling)
-        self.sin = nn.Buffer(angles.sin() * rotary.attention_scaling)
+        self.inverse_frequencies: Tensor = rotary.inv_freq.float()
+        self.rope_scaling = float(rotary.attention_scaling)
+        angles = torch.arange(self.arch.max_positions).float()[:, None] * self.inverse_frequencies[None, :]
+        self.cos = nn.Buffer(angles.cos() * self.rope_scaling)
+        self.sin = nn.Buffer(angles.sin() * self.rope_scaling)
 
     def forward(
         self,

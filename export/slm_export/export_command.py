@@ -7,6 +7,7 @@ from typing import Any
 
 from slm_export.extras import require_export_extra
 from slm_export.sources import Checkpoint, resolve, say_on_stderr
+from slm_export.static_profile import StaticProfile
 from slm_runtime.chat_template import ChatTemplate
 from slm_runtime.errors import SourceError
 from slm_runtime.manifest import TOKENIZER_FILE
@@ -29,6 +30,7 @@ class ExportRequest:
     cache_dir: Path | None = None
     trust_remote_code: bool = False
     no_verify: bool = False
+    static: StaticProfile | None = None
 
 
 def export_bundle(request: ExportRequest) -> int:
@@ -51,12 +53,12 @@ def export_bundle(request: ExportRequest) -> int:
     )
     config = _load_config(checkpoint, request)
     arch = read_architecture(config)
-    require_room_for(arch, checkpoint.folder, request.output)
+    require_room_for(arch, checkpoint.folder, request.output, request.static)
     with staged_folder(request.output, force=request.force) as folder:
         say(f"loading {checkpoint.model_id}")
         model, tokenizer = _load(checkpoint, request)
         sets = [] if request.no_verify else reference_answers(Reference(model, tokenizer), folder, say=say)
-        manifest = write_bundle(folder, model, tokenizer, checkpoint, request.model, say=say)
+        manifest = write_bundle(folder, model, tokenizer, checkpoint, request.model, static=request.static, say=say)
         del model
         write_manifest(folder, manifest)
         if sets:
