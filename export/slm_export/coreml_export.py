@@ -19,7 +19,6 @@ from slm_runtime.static_graph import StaticGraphSpec, StaticPrecision
 Say = Callable[[str], None]
 # Part of every cache key: raise it when equal weights and nodes come to mean other numbers.
 BUILDER_VERSION = 1
-CACHE_KEY = "COREML_CACHE_KEY"
 
 
 def write_static_graphs(
@@ -45,7 +44,7 @@ def write_static_graph(step: PrefillStep, spec: StaticGraphSpec, digest: str, fo
     model, constants = build_static_graph(step, spec)
     content = model.SerializeToString(deterministic=True)
     key = hashlib.sha256(f"{digest} {BUILDER_VERSION} ".encode() + content).hexdigest()[:40]
-    helper.set_model_props(model, {CACHE_KEY: key})
+    helper.set_model_props(model, {spec.cache_key_property: key})
     save_streamed(model, constants, folder / spec.file)
     return replace(spec, cache_key=key)
 

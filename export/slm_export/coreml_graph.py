@@ -5,7 +5,7 @@ Norm weights and 1 / sqrt(Dh) are folded into the products that follow them. Axi
 `slm_runtime.static_graph`; G = H / Hkv.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -28,7 +28,12 @@ def build_static_graph(step: PrefillStep, spec: StaticGraphSpec) -> tuple[ModelP
     for index, layer in enumerate(step.layers):
         hidden = builder.layer(cast("DecoderLayer", layer), index, hidden)
     builder.writer.nodes[-1].output[0] = spec.hidden_out
-    graph = helper.make_graph(builder.writer.nodes, "decoder", _inputs(spec), _outputs(spec))
+    graph = helper.make_graph(
+        builder.writer.nodes,
+        "decoder",
+        _values(spec, spec.input_names()),
+        _values(spec, spec.output_names()),
+    )
     model = helper.make_model(graph)
     pin_versions(model)
     return model, list(builder.writer.constants.values())
@@ -152,23 +157,6 @@ def _weight(norm: nn.Module) -> Tensor:
     return cast("Tensor", norm.weight).detach()
 
 
-def _inputs(spec: StaticGraphSpec) -> list[ValueInfoProto]:
-    past = (spec.num_kv_heads, spec.past_len, spec.head_dim)
-    shapes: dict[str, tuple[int, ...]] = {
-        spec.hidden: (spec.num_tokens, spec.hidden_size),
-        spec.cos: (spec.num_tokens, spec.head_dim),
-        spec.sin: (spec.num_tokens, spec.head_dim),
-        spec.mask: (spec.num_tokens, spec.total_len),
-    }
-    return _values(spec, shapes | dict.fromkeys(spec.past_names(), past))
-
-
-def _outputs(spec: StaticGraphSpec) -> list[ValueInfoProto]:
-    present = (spec.num_kv_heads, spec.num_tokens, spec.head_dim)
-    hidden = {spec.hidden_out: (spec.num_tokens, spec.hidden_size)}
-    return _values(spec, hidden | dict.fromkeys(spec.present_names(), present))
-
-
-def _values(spec: StaticGraphSpec, shapes: Mapping[str, tuple[int, ...]]) -> list[ValueInfoProto]:
-    data_type = DATA_TYPES[spec.precision]
-    return [helper.make_tensor_value_info(name, data_type, shape) for name, shape in shapes.items()]
+def _values(spec: StaticGraphSpec, names: Iterable[str]) -> list[ValueInfoProto]:
+    shapes, data_type = spec.shapes(), DATA_TYPES[spec.precision]
+    return [helper.make_tensor_value_info(name, data_type, shapes[name]) for name in names]

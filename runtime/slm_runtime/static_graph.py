@@ -51,6 +51,8 @@ class StaticGraphSpec:
     hidden_out = "hidden_out"
     final_norm = "final_norm.npy"
     inverse_frequencies = "inverse_frequencies.npy"
+    # The graph's metadata property that holds `cache_key`; onnxruntime names compiled models after it.
+    cache_key_property = "COREML_CACHE_KEY"
     # Far below any score and still a number in float16.
     masked = -3e4
     # Older builds for macOS have no float16 in their CoreML provider.
@@ -79,3 +81,18 @@ class StaticGraphSpec:
 
     def output_names(self) -> list[str]:
         return [self.hidden_out, *self.present_names()]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every input and output, in the order in which the graph lists them."""
+        past = (self.num_kv_heads, self.past_len, self.head_dim)
+        present = (self.num_kv_heads, self.num_tokens, self.head_dim)
+        states, angles = (self.num_tokens, self.hidden_size), (self.num_tokens, self.head_dim)
+        return {
+            self.hidden: states,
+            self.cos: angles,
+            self.sin: angles,
+            self.mask: (self.num_tokens, self.total_len),
+            **dict.fromkeys(self.past_names(), past),
+            self.hidden_out: states,
+            **dict.fromkeys(self.present_names(), present),
+        }
