@@ -1,6 +1,5 @@
 """`slm-run verify` and `slm-run inspect`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -37,13 +36,13 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))
     for line in describe_admissions(classifier.admissions):
         click.echo(line)
-    sets = read_golden(folder)
+    sets = _golden_sets(classifier)
     for golden in sets:
         check_tokens(classifier, golden)
     click.echo(
         f"tokenizer: {sum(len(golden.texts) for golden in sets)} prompts have the tokens that they had at export"
     )
-    records = _golden_records(classifier, sets)
+    records = [_compare(classifier, golden) for golden in sets]
     for record in records:
         click.echo(f"golden: {describe_parity(record)}")
     if failed := [record for record in records if not passes(record)]:
@@ -59,15 +58,21 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     return 0
 
 
-def _golden_records(classifier: Classifier, sets: Sequence[GoldenSet]) -> list[ParityRecord]:
-    """How the answers to the golden tickets differ; on CoreML only those that fit its graphs, within its tolerance."""
-    if not isinstance(classifier.decoder, StaticDecoderSession):
-        return [compare(classifier, golden) for golden in sets]
+def _golden_sets(classifier: Classifier) -> list[GoldenSet]:
+    """The golden tickets that this decoder takes; says how many it does not."""
+    sets = read_golden(classifier.bundle.folder)
     fits = [fitting(classifier, golden) for golden in sets]
     if left_out := sum(len(all_.texts) - len(some.texts) for all_, some in zip(sets, fits, strict=True)):
         click.echo(f"golden: {left_out} tickets are too long for the CoreML graphs and are left out")
-    tolerance = TOLERANCE_NATS[classifier.decoder.precision]
-    return [replace(compare(classifier, golden), tolerance=tolerance) for golden in fits if golden.texts]
+    return [golden for golden in fits if golden.texts]
+
+
+def _compare(classifier: Classifier, golden: GoldenSet) -> ParityRecord:
+    """As `golden.compare`, with the tolerance of CoreML where it answers."""
+    record, decoder = compare(classifier, golden), classifier.decoder
+    if isinstance(decoder, StaticDecoderSession):
+        return replace(record, tolerance=TOLERANCE_NATS[decoder.precision])
+    return record
 
 
 def inspect_bundle(bundle: str) -> int:

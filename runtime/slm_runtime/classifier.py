@@ -97,10 +97,9 @@ class Classifier:
         check_files(folder, manifest)
         num_threads = usable_threads(threads)
         with ThreadPoolExecutor(1) as pool:
-            decoders = pool.submit(
-                open_decoders, folder, manifest, provider, num_threads=num_threads, say=say, retry=retry
-            )
-            return cls(read_bundle(folder, manifest), decoders.result())
+            read = pool.submit(read_bundle, folder, manifest)
+            decoders = open_decoders(folder, manifest, provider, num_threads=num_threads, say=say, retry=retry)
+            return cls(read.result(), decoders)
 
     def scorer(
         self, tree: LabelTree, step_rows: Float32, counts: RunCounts, *, search: bool, calibration: Calibration

@@ -113,7 +113,8 @@ class Normalizer:
         for rows in self._head.chunks(NORMALIZER_CHUNK_ROWS):
             feeds = {self._spec.hidden: hidden, self._spec.head_rows: rows}
             part = self._session.run([self._spec.log_norm], feeds)[0]
-            total = np.logaddexp(total, part.astype(np.float64))
+            with np.errstate(invalid="ignore"):  # what is not a number becomes the error of its row
+                total = np.logaddexp(total, part.astype(np.float64))
         return total
 
 
@@ -197,17 +198,17 @@ def _check_names(path: Path, session: ort.InferenceSession, inputs: Sequence[str
             )
 
 
-def older_than(minimum: str) -> bool:
-    """Whether this onnxruntime is older than version `minimum`."""
-    return _version(ort.__version__) < _version(minimum)
+def is_older(version: str, minimum: str) -> bool:
+    """Whether `version` of onnxruntime comes before version `minimum`."""
+    return _numbers(version) < _numbers(minimum)
 
 
 def _check_version(folder: Path, minimum: str) -> None:
-    if older_than(minimum):
+    if is_older(ort.__version__, minimum):
         raise ArtifactError(
             f"{folder}: needs onnxruntime {minimum} or newer, this is {ort.__version__}; pip install -U onnxruntime"
         )
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:3]))

@@ -23,7 +23,12 @@ def run_probe(folder: Path, spec: StaticGraphSpec, cache: Path, num_threads: int
     command = probe_command(folder, spec, cache, num_threads)
     try:
         child = subprocess.run(  # noqa: S603 (this interpreter, no shell)
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # Ctrl-C is for this process, which then ends the child; a crash it is not
         )
     except subprocess.TimeoutExpired:
         return Verdict("timeout", f"no answer after {TIMEOUT_S:.0f} s")

@@ -17,7 +17,7 @@ from slm_runtime.coreml.strikes import opening
 from slm_runtime.coreml.versions import Versions, current_versions
 from slm_runtime.errors import InputError, ProviderError
 from slm_runtime.manifest import GOLDEN_FILE, Manifest
-from slm_runtime.session import DecoderSession, older_than
+from slm_runtime.session import DecoderSession, is_older
 from slm_runtime.static_graph import StaticGraphSpec, StaticPrecision
 
 ProviderChoice = Literal["auto", "cpu", "coreml"]
@@ -90,7 +90,7 @@ def open_decoders(
         try:
             decoder.open_smallest()
         except GraphRefusedError as error:
-            failed = str(error)
+            failed = f"{specs[0].file}: {error}"
         else:
             if failed:
                 say(f"CoreML runs without some of its graphs ({failed})")
@@ -136,7 +136,7 @@ def _missing_provider() -> str | None:
             f"is not in this onnxruntime {ort.__version__} (available: {', '.join(available)}); "
             "use --provider cpu, or install an onnxruntime that has it"
         )
-    if older_than(StaticGraphSpec.min_onnxruntime):
+    if is_older(ort.__version__, StaticGraphSpec.min_onnxruntime):
         return (
             f"needs onnxruntime {StaticGraphSpec.min_onnxruntime} or newer, this is {ort.__version__}; "
             "pip install -U onnxruntime, or use --provider cpu"

@@ -44,14 +44,14 @@ class CoremlGraph:
             )
         except Exception as error:  # onnxruntime raises a dozen unrelated classes
             reason = " ".join(str(error).split())
-            raise GraphRefusedError(f"{path.name}: CoreML cannot open it ({reason[:300]})") from error
+            raise GraphRefusedError(f"CoreML cannot open it ({reason[:300]})") from error
         found = self._session.get_providers()
         if found[:1] != [COREML]:
-            raise GraphRefusedError(f"{path.name}: onnxruntime put it on {', '.join(found)} instead of {COREML}")
+            raise GraphRefusedError(f"onnxruntime put it on {', '.join(found)} instead of {COREML}")
         self.nodes = _assigned_nodes(self._session)
         if list(self.nodes) != [COREML]:
             where = ", ".join(f"{number} on {name}" for name, number in self.nodes.items()) or "none reported"
-            raise GraphRefusedError(f"{path.name}: not all nodes are on {COREML} ({where})")
+            raise GraphRefusedError(f"not all nodes are on {COREML} ({where})")
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[NDArray[Any]]:
         return self._session.run(output_names, feeds)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slm_runtime.coreml.room import Bucket, Room
 from slm_runtime.coreml.row import Feeds, RowShaper
+from slm_runtime.errors import ProviderError
 from slm_runtime.manifest import Manifest
 from slm_runtime.matrix import Matrix
 from slm_runtime.model_input import ModelInput
@@ -120,7 +121,11 @@ class StaticDecoderSession:
             model_input.attention_bias[row, 0],
             past.arrays,
         )
-        hidden, *present = self._session(bucket).run(names, feeds)
+        try:
+            session = self._session(bucket)
+        except ProviderError as error:
+            raise ProviderError(f"{spec.file}: {error}; go on with --provider cpu") from error
+        hidden, *present = session.run(names, feeds)
         self._calls[bucket] += 1
         size = len(token_ids)
         return [self._shaper.normed(spec, hidden[:size]), *(array[:, :size].astype(np.float32) for array in present)]
