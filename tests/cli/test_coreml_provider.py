@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 from fake_coreml import COREML, Mac
-from static_bundles import add_static_graphs
+from static_bundles import export_static
 
-from slm_export.coreml_export import StaticProfile
 from slm_runtime.classifier import Classifier
 from slm_runtime.coreml import admission, cache, child, strikes, versions
 from slm_runtime.coreml.provider import provider_options
@@ -41,18 +40,14 @@ CHILD_FAILURES = {
 
 
 @pytest.fixture(scope="module")
-def coreml_bundle(checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def coreml_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One graph, so that every start tries out one."""
-    folder = tmp_path_factory.mktemp("coreml") / "tiny"
-    shutil.copytree(bundle, folder)
-    return add_static_graphs(folder, checkpoint, StaticProfile(token_buckets=(128,), past_lens=(64,)))
+    return export_static(checkpoint, tmp_path_factory.mktemp("coreml") / "tiny", tokens=(128,))
 
 
 @pytest.fixture(scope="module")
-def two_graphs(checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("coreml") / "two"
-    shutil.copytree(bundle, folder)
-    return add_static_graphs(folder, checkpoint, StaticProfile(token_buckets=(64, 128), past_lens=(64,)))
+def two_graphs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_static(checkpoint, tmp_path_factory.mktemp("coreml") / "two", tokens=(64, 128))
 
 
 @pytest.fixture
@@ -92,11 +87,9 @@ def test_a_first_start_tries_the_graph_out_in_a_child_and_a_second_one_uses_what
 
 @pytest.mark.parametrize(("precision", "units"), [("fp32", "CPUAndGPU"), ("fp16", "CPUAndNeuralEngine")])
 def test_coreml_is_told_everything_that_matters(
-    mac: Mac, checkpoint: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision, units: str
+    mac: Mac, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision, units: str
 ) -> None:
-    folder = Path(shutil.copytree(bundle, tmp_path / "both"))
-    profile = StaticProfile(precisions=("fp32", "fp16"), token_buckets=(128,), past_lens=(64,))
-    add_static_graphs(folder, checkpoint, profile)
+    folder = export_static(checkpoint, tmp_path / "both", tokens=(128,), precisions=("fp32", "fp16"))
     monkeypatch.setenv("SLM_COREML_PRECISION", precision)
     classifier = Classifier.load(folder, provider="coreml")
     assert classifier.decoder.precision == precision
@@ -418,6 +411,18 @@ def refused(run, bundle: Path, tickets: Path) -> str:
     outcome = run("classify", bundle, "-i", tickets, *LABELS, "--provider", "coreml")
     assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (4, "", 1)
     return outcome.err
+
+
+@pytest.mark.parametrize(("platform", "provider"), [("darwin", "auto"), ("linux", "cpu")])
+def test_auto_is_the_default_on_macos_only(platform: str, provider: str) -> None:
+    script = (
+        f"import sys; sys.platform = {platform!r}\n"
+        "from slm_runtime.cli import slm_run\n"
+        "for name in ('classify', 'bench', 'tune', 'verify'):\n"
+        "    print(*(p.default for p in slm_run.commands[name].params if p.name == 'provider'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [provider] * 4
 
 
 def test_a_bundle_without_coreml_graphs_names_the_export_that_makes_them(mac: Mac, bundle: Path, run, tickets) -> None:

@@ -1,6 +1,5 @@
 """Fixed shapes against the dynamic graph, tiny model: the same labels and scores, however tickets are laid out."""
 
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from fake_coreml import FakeOrt
-from static_bundles import add_static_graphs
+from static_bundles import export_static
 
-from slm_export.coreml_export import StaticProfile
 from slm_runtime.bundle import open_bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.coreml import provider
@@ -43,12 +41,10 @@ STRATEGIES = ("packed", "bucketed", "naive", "item")
 
 
 @pytest.fixture(scope="module")
-def static_bundle(checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def static_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three row lengths after a past of 64, in both precisions."""
     folder = tmp_path_factory.mktemp("static") / "tiny"
-    shutil.copytree(bundle, folder)
-    profile = StaticProfile(precisions=("fp32", "fp16"), token_buckets=(64, 128, 256), past_lens=(64,))
-    return add_static_graphs(folder, checkpoint, profile)
+    return export_static(checkpoint, folder, tokens=(64, 128, 256), precisions=("fp32", "fp16"))
 
 
 @pytest.fixture(autouse=True)

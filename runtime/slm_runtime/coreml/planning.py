@@ -43,7 +43,7 @@ class StaticPlanner:
                 yield Batch((lay_out([i], sequences, branches, skip),), sequence[:skip])
             else:
                 whole.append(i)
-        if strategy == "packed":
+        if strategy == "packed" and whole:
             items = sort_sequences([sequences[i] for i in whole])
             for group in self._cheapest_groups(items, len(branches), limits):
                 members = [whole[items.order[position]] for position in group.positions]

@@ -49,11 +49,11 @@ class RoutedScorer:
         if not longest:
             return (
                 f"the labels need {self._branch_tokens} tokens of a row, the bundle's CoreML graphs have at most "
-                f"{self._room.row_tokens(0)}; use --provider cpu, or export longer CoreML rows"
+                f"{self._room.row_tokens(0)}; use --provider cpu, or export with a larger --coreml-tokens"
             )
         return (
             f"the prompt has {num_tokens} tokens, with these labels the bundle's CoreML graphs take at most {longest}; "
-            "use --provider cpu, --max-tokens, or export longer CoreML rows"
+            "use --provider cpu or --max-tokens, or export with a larger --coreml-tokens"
         )
 
     def score(
