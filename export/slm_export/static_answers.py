@@ -34,6 +34,7 @@ class CpuGraph:
         options.log_severity_level = 4  # stderr is for people, and every error is raised
         self._session = ort.InferenceSession(str(path.absolute()), options, providers=[CPU])
         self.nodes: dict[str, int] = {}
+        self.partitions = 0
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[NDArray[Any]]:
         return self._session.run(output_names, feeds)
@@ -46,6 +47,7 @@ class RoundedGraph:
         self._evaluation = Evaluation(onnx.load(path), torch.float16)
         self._watch = watch
         self.nodes: dict[str, int] = {}
+        self.partitions = 0
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[NDArray[Any]]:
         outputs = self._evaluation.run(feeds, self._watch)

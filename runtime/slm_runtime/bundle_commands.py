@@ -34,7 +34,7 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
     machine = describe_machine(classifier.num_threads)
     click.echo(f"machine: {machine['cpu']}, {machine['threads']} threads, {classifier.decoder.provider}")
     click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))
-    for line in describe_admissions(classifier.admissions):
+    for line in describe_admissions(classifier.decoders.admissions):
         click.echo(line)
     sets = _golden_sets(classifier)
     for golden in sets:
@@ -52,7 +52,7 @@ def verify_bundle(bundle: str, *, provider: str, threads: int | None) -> int:
         )
     for graph in classifier.decoder.describe():
         click.echo(f"calls: {graph['calls']} of {graph['graph']}, {graph['tokens']} tokens after {graph['past']}")
-    if classifier.admissions:
+    if classifier.decoders.admissions:
         click.echo("please report these lines with the model of your Mac, whatever they say: no Mac was at hand here")
     click.echo("verified")
     return 0

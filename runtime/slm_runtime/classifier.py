@@ -63,13 +63,12 @@ class Classifier:
         self.bundle = bundle
         self.decoder: Decoder = decoders.decoder
         self.num_threads = self.decoder.num_threads
-        self.admissions = decoders.admissions
+        self.decoders = decoders
         folder, manifest = bundle.folder, bundle.manifest
         self.head = Matrix(folder, manifest.head)
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
         self._normalizer = Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads)
         self._machinery = self._machinery_of(self.decoder)
-        self._open_spare = decoders.spare
 
     @classmethod
     def load(
@@ -112,13 +111,13 @@ class Classifier:
 
         if room is None:
             return on(self._machinery, search=search)
-        spare = None if self._open_spare is None else lambda: on(self._spare_machinery, search=search)
+        spare = None if self.decoders.spare is None else lambda: on(self._spare_machinery, search=search)
         return RoutedScorer(on(self._machinery, search=False), room, spare, len(tree.token_ids), counts)
 
     @cached_property
     def _spare_machinery(self) -> Machinery:
-        assert self._open_spare is not None
-        return self._machinery_of(self._open_spare())
+        assert self.decoders.spare is not None
+        return self._machinery_of(self.decoders.spare())
 
     def _machinery_of(self, decoder: Decoder) -> Machinery:
         manifest, room = self.bundle.manifest, decoder.room

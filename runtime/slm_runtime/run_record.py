@@ -44,7 +44,7 @@ def describe_run(
         "provider": classifier.decoder.provider,
         "precision": classifier.decoder.precision,
         "graphs": classifier.decoder.describe(),
-        "refused_graphs": [admission.summary for admission in classifier.admissions if not admission.compiled],
+        "refused_graphs": list(classifier.decoders.failures),
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)

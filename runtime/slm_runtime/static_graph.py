@@ -25,9 +25,9 @@ class StaticGraphSpec:
     The row is a token tree as in the dynamic graph, so it may hold several tickets. Columns that hold no past are
     masked in every row, all of them where there is no prefix; padding tokens come last and see the past and themselves.
 
-    Angles are position times `inverse_frequencies` [Dh / 2], cosines and sines of them times `rope_scaling`. Where
-    `hidden_scale` is not 1, `hidden` and `hidden_out` are the decoder's states times it. The final norm is left to the
-    caller: x / sqrt(mean(x * x) + `norm_epsilon`) times `final_norm` [D]. Both vectors are float32 `.npy` files.
+    Angles are position times `inverse_frequencies` [Dh / 2], cosines and sines of them times `rope_scaling`. The final
+    norm is left to the caller: x / sqrt(mean(x * x) + `norm_epsilon`) times `final_norm` [D]. Both vectors are float32
+    `.npy` files.
     """
 
     file: str
@@ -42,7 +42,6 @@ class StaticGraphSpec:
     norm_epsilon: float
     rope_scaling: float
     cache_key: str
-    hidden_scale: float = 1.0
 
     hidden = "hidden"
     cos = "cos"

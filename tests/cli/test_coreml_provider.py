@@ -199,6 +199,18 @@ def test_a_graph_that_passed_and_does_not_open_any_more_is_a_strike_and_passes_a
     assert [entry["cached"] for entry in mac.take_opened()] == [False, True]
 
 
+def test_the_record_of_a_run_that_had_to_do_without_coreml_says_why(
+    mac: Mac, coreml_bundle: Path, run, tickets: Path, tmp_path: Path
+) -> None:
+    Classifier.load(coreml_bundle, provider="coreml")
+    mac.fail(parent="node fallback")
+    output = tmp_path / "out.jsonl"
+    assert run("classify", coreml_bundle, "-i", tickets, "-o", output, *LABELS, "--provider", "auto").code == 0
+    record = json.loads((tmp_path / "out.jsonl.run.json").read_text())
+    assert (record["provider"], record["graphs"]) == ("CPUExecutionProvider", [])
+    assert "1 on CPUExecutionProvider" in record["refused_graphs"][0]
+
+
 @pytest.mark.parametrize("failure", ["silent fallback", "node fallback", "no assignment"])
 def test_auto_falls_back_with_one_notice_when_the_parent_session_is_not_on_coreml(
     mac: Mac, coreml_bundle: Path, failure: str
@@ -472,7 +484,7 @@ def test_the_run_record_says_what_ran_where(mac: Mac, two_graphs: Path, run, tic
     (graph,) = record["graphs"]
     assert (graph["tokens"], graph["past"]) == (64, 64)
     assert graph["calls"] >= 2
-    assert graph["nodes"].keys() == {COREML}
+    assert (graph["nodes"].keys(), graph["partitions"]) == ({COREML}, 1)
     (refusal,) = record["refused_graphs"]
     assert re.search(r"s128.*SIGABRT", refusal)
 
@@ -488,7 +500,7 @@ def test_verify_tells_a_mac_owner_everything_and_tries_again_what_failed(mac: Ma
         "machine: ",
         COREML,
         "coreml: fp32, compute units CPUAndGPU, system ",
-        f"nodes on {COREML}",
+        f"nodes on {COREML} in 1 partition(s); ",
         "golden labels equal",
         "(tolerance 1e-02)",
         "calls: ",

@@ -196,7 +196,7 @@ def test_the_smallest_bucket_is_used_and_at_most_two_stay_open(static: Classifie
     assert opened == [64, 128, 256, 64]
     calls = {entry["tokens"]: entry["calls"] for entry in decoder.describe()}
     assert calls == {64: 3, 128: 3, 256: 1}
-    assert all(list(entry["nodes"]) == [COREML] for entry in decoder.describe())
+    assert all((list(entry["nodes"]), entry["partitions"]) == ([COREML], 1) for entry in decoder.describe())
 
 
 def test_padding_of_the_bucket_is_counted(static: Classifier) -> None:

@@ -30,7 +30,8 @@ class Admission:
             return f"{self.spec.file}: {self.verdict.reason}"
         where = ", ".join(f"{number} nodes on {name}" for name, number in self.verdict.nodes.items())
         return (
-            f"{self.spec.file}: {where}; {self.verdict.labels_equal}/{self.verdict.num_tickets} golden labels equal, "
+            f"{self.spec.file}: {where} in {self.verdict.partitions} partition(s); "
+            f"{self.verdict.labels_equal}/{self.verdict.num_tickets} golden labels equal, "
             f"max |log-prob difference| {self.verdict.max_logprob_diff:.1e}"
         )
 

@@ -29,12 +29,13 @@ Say = Callable[[str], None]
 class Decoders:
     """The decoder to use. `spare` opens the one for prompts that do not fit it; None: they cannot be classified.
 
-    `admissions` are the verdicts on CoreML graphs, where it came to that.
+    `admissions` are the verdicts on CoreML graphs, where it came to that, `failures` says which are not used and why.
     """
 
     decoder: DecoderSession | StaticDecoderSession
     spare: Callable[[], DecoderSession] | None = None
     admissions: Sequence[Admission] = field(default_factory=tuple)
+    failures: Sequence[str] = field(default_factory=tuple)
 
 
 def check_provider(choice: str) -> None:
@@ -82,26 +83,25 @@ def open_decoders(
     versions = current_versions(specs[0].precision, manifest.digest)
     admissions = admit(folder, specs, versions, num_threads=num_threads, retry=retry, progress=_on_terminal)
     passed = [admission.compiled for admission in admissions if admission.compiled]
-    failed = "; ".join(admission.summary for admission in admissions if not admission.compiled)
+    failures = [admission.summary for admission in admissions if not admission.compiled]
     if passed:
-        decoder = StaticDecoderSession(
-            folder, manifest, passed, _Opener(folder, versions), provider=COREML, num_threads=num_threads
-        )
+        opener = _Opener(folder, versions)
+        decoder = StaticDecoderSession(folder, manifest, passed, opener, provider=COREML, num_threads=num_threads)
         try:
             decoder.open_smallest()
         except GraphRefusedError as error:
-            failed = f"{specs[0].file}: {error}"
+            failures.append(f"{passed[0].spec.file}: {error}")
         else:
-            if failed:
-                say(f"CoreML runs without some of its graphs ({failed})")
-            return Decoders(decoder, _spare(on_cpu, say) if choice == "auto" else None, admissions)
+            if failures:
+                say(f"CoreML runs without some of its graphs ({'; '.join(failures)})")
+            return Decoders(decoder, _spare(on_cpu, say) if choice == "auto" else None, admissions, failures)
+    reason = f"CoreML cannot be trusted on this machine ({'; '.join(failures)})"
     if choice == "coreml":
         raise ProviderError(
-            f"{folder}: CoreML cannot be trusted on this machine ({failed}); use --provider cpu, and please report "
-            "what `slm-run verify --provider coreml` prints"
+            f"{folder}: {reason}; use --provider cpu, and please report what `slm-run verify --provider coreml` prints"
         )
-    say(f"CoreML cannot be trusted on this machine, running on the CPU ({failed})")
-    return Decoders(on_cpu(), admissions=admissions)
+    say(f"{reason}, running on the CPU; `slm-run verify --provider coreml` tries again")
+    return Decoders(on_cpu(), None, admissions, failures)
 
 
 class _Opener:

@@ -35,9 +35,17 @@ def probe(folder: Path, graph_file: str, cache: Path, num_threads: int) -> Verdi
     num_tickets = sum(record.num_tickets for record in records)
     equal = sum(record.labels_equal for record in records)
     worst = max((record.max_logprob_diff for record in records), default=math.inf)
-    (nodes,) = (entry["nodes"] for entry in decoder.describe())
+    (entry,) = decoder.describe()
     outcome, detail = _judge(num_tickets, equal, worst, TOLERANCE_NATS[graph.spec.precision])
-    return Verdict(outcome, detail, nodes, num_tickets, equal, worst if math.isfinite(worst) else None)
+    return Verdict(
+        outcome,
+        detail,
+        entry["nodes"],
+        entry["partitions"],
+        num_tickets,
+        equal,
+        worst if math.isfinite(worst) else None,
+    )
 
 
 def _judge(num_tickets: int, equal: int, worst: float, tolerance: float) -> tuple[Outcome, str]:

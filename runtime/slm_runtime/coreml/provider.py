@@ -30,7 +30,7 @@ class GraphRefusedError(ProviderError):
 
 
 class CoremlGraph:
-    """One open graph, every node of it on CoreML. `nodes` counts them by provider.
+    """One open graph, every node of it on CoreML, in `partitions` pieces. `nodes` counts them by provider.
 
     Raises:
         GraphRefusedError: the session cannot be made, or a node is not on CoreML.
@@ -48,7 +48,9 @@ class CoremlGraph:
         found = self._session.get_providers()
         if found[:1] != [COREML]:
             raise GraphRefusedError(f"onnxruntime put it on {', '.join(found)} instead of {COREML}")
-        self.nodes = _assigned_nodes(self._session)
+        assigned = self._session.get_provider_graph_assignment_info()
+        self.nodes = _assigned_nodes(assigned)
+        self.partitions = len(assigned)
         if list(self.nodes) != [COREML]:
             where = ", ".join(f"{number} on {name}" for name, number in self.nodes.items()) or "none reported"
             raise GraphRefusedError(f"not all nodes are on {COREML} ({where})")
@@ -83,8 +85,8 @@ def _options() -> ort.SessionOptions:
     return options
 
 
-def _assigned_nodes(session: ort.InferenceSession) -> dict[str, int]:
+def _assigned_nodes(assigned: Sequence[Any]) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for part in session.get_provider_graph_assignment_info():
+    for part in assigned:
         counts[part.ep_name] += len(part.get_nodes())
     return dict(counts)

@@ -43,7 +43,7 @@ class RowShaper:
         angles[:size] = positions[:, None].astype(np.float32) * self._inverse_frequencies
         cos, sin = np.cos(angles) * spec.rope_scaling, np.sin(angles) * spec.rope_scaling
         hidden = np.zeros((spec.num_tokens, spec.hidden_size), np.float32)
-        hidden[:size] = embedded * spec.hidden_scale
+        hidden[:size] = embedded
         own = {
             spec.hidden: hidden,
             spec.cos: np.concatenate((cos, cos), axis=1),
@@ -51,11 +51,12 @@ class RowShaper:
             spec.mask: _mask(spec, bias),
         }
         own |= {name: _padded(spec, array) for name, array in zip(spec.past_names(), past, strict=True)}
-        return {name: np.ascontiguousarray(array, dtype) for name, array in own.items()}
+        with np.errstate(over="ignore"):  # what float16 cannot hold becomes the error of its rows
+            return {name: np.ascontiguousarray(array, dtype) for name, array in own.items()}
 
     def normed(self, spec: StaticGraphSpec, hidden_out: NDArray[Any]) -> Float32:
         """The decoder's hidden states after its final norm, [n, D], for rows [n, D] of `hidden_out`."""
-        states = hidden_out.astype(np.float32) / np.float32(spec.hidden_scale)
+        states = hidden_out.astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not a number becomes the error of its rows
             mean_square = np.mean(states * states, axis=-1, keepdims=True)
             return states / np.sqrt(mean_square + np.float32(spec.norm_epsilon)) * self._final_norm

@@ -24,10 +24,13 @@ KEPT_SESSIONS = 2
 
 
 class OpenGraph(Protocol):
-    """A graph that can be run; `nodes` counts its nodes by the provider that runs them."""
+    """A graph that can be run. `nodes` counts its nodes by the provider that runs them, in `partitions` pieces."""
 
     @property
     def nodes(self) -> dict[str, int]: ...
+
+    @property
+    def partitions(self) -> int: ...
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[NDArray[Any]]: ...
 
@@ -69,7 +72,7 @@ class StaticDecoderSession:
         self._open_graph = open_graph
         self._open: dict[Bucket, OpenGraph] = {}
         self._calls: Counter[Bucket] = Counter()
-        self._nodes: dict[Bucket, dict[str, int]] = {}
+        self._assigned: dict[Bucket, tuple[dict[str, int], int]] = {}
         self._embeddings = Matrix(folder, manifest.embeddings)
         self._shaper = RowShaper(folder, graphs[0].spec)
 
@@ -96,17 +99,21 @@ class StaticDecoderSession:
         self._session(self.room.buckets[0])
 
     def describe(self) -> list[dict[str, Any]]:
-        """What ran where: every bucket with its calls and, where it was opened, its nodes by provider."""
-        return [
-            {
-                "graph": self._graphs[bucket].spec.file,
-                "tokens": bucket.num_tokens,
-                "past": bucket.past_len,
-                "calls": self._calls[bucket],
-                "nodes": self._nodes.get(bucket),
-            }
-            for bucket in self.room.buckets
-        ]
+        """What ran where: calls of every bucket and, where it was opened, its nodes by provider and its pieces."""
+        entries = []
+        for bucket in self.room.buckets:
+            nodes, partitions = self._assigned.get(bucket, (None, None))
+            entries.append(
+                {
+                    "graph": self._graphs[bucket].spec.file,
+                    "tokens": bucket.num_tokens,
+                    "past": bucket.past_len,
+                    "calls": self._calls[bucket],
+                    "nodes": nodes,
+                    "partitions": partitions,
+                }
+            )
+        return entries
 
     def _run_row(self, model_input: ModelInput, past: Past, row: int, names: Sequence[str]) -> list[Float32]:
         """Normed hidden states [S, D] and whatever else is in `names`, cut to the row's own S tokens, in float32."""
@@ -136,6 +143,6 @@ class StaticDecoderSession:
             while len(self._open) >= KEPT_SESSIONS:
                 del self._open[next(iter(self._open))]
             session = self._open_graph(self._graphs[bucket])
-            self._nodes[bucket] = session.nodes
+            self._assigned[bucket] = session.nodes, session.partitions
         self._open[bucket] = session  # used last
         return session

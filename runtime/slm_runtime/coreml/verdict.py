@@ -15,11 +15,12 @@ TOLERANCE_NATS: dict[StaticPrecision, float] = {"fp32": 0.01, "fp16": 0.5}
 
 @dataclass(frozen=True)
 class Verdict:
-    """`nodes` by provider; `num_tickets` golden tickets were asked; `max_logprob_diff` in nats."""
+    """`nodes` by provider, in `partitions` pieces; `num_tickets` golden ones were asked; `max_logprob_diff` in nats."""
 
     outcome: Outcome
     detail: str = ""
     nodes: dict[str, int] = field(default_factory=dict)
+    partitions: int = 0
     num_tickets: int = 0
     labels_equal: int = 0
     max_logprob_diff: float | None = None
