@@ -44,8 +44,8 @@ def coreml_fp16(
     from slm_export.fp16_report import evaluate, to_table, write_json
 
     task = _task(workload, task_path, labels)
-    texts = load_workload(workload, limit=limit).texts
-    report = evaluate(open_bundle(bundle), workload, texts, task, num_threads=usable_threads(threads))
+    tickets = load_workload(workload, limit=limit)
+    report = evaluate(open_bundle(bundle), tickets, task, num_threads=usable_threads(threads))
     click.echo(to_table(report))
     if json_path:
         write_json(report, json_path)

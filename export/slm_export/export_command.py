@@ -39,6 +39,7 @@ def export_bundle(request: ExportRequest) -> int:
     from slm_export.bundle import check_target, require_room_for, staged_folder, write_bundle, write_manifest
     from slm_export.families import read_architecture
     from slm_export.reference import Reference
+    from slm_export.static_verify import verify_static_graphs
     from slm_export.verify import reference_answers, verified
 
     say, started = say_on_stderr, time.perf_counter()
@@ -63,6 +64,7 @@ def export_bundle(request: ExportRequest) -> int:
         write_manifest(folder, manifest)
         if sets:
             write_manifest(folder, verified(folder, manifest, sets, say=say))
+            verify_static_graphs(folder, manifest, sets, say=say)
     # The machine that exports is often the one that classifies: its first start may be as quick as the later ones.
     keep_prepacked(request.output, manifest, num_threads=usable_threads())
     say(f"{request.output} is ready, {time.perf_counter() - started:.0f} s")

@@ -17,6 +17,7 @@ from slm_runtime.errors import InputError, OutputError
 from slm_runtime.options import RunOptions
 from slm_runtime.static_graph import StaticGraphSpec
 from slm_runtime.task import Task
+from slm_runtime.workloads import Workload
 
 SHOWN_ROWS = 14
 
@@ -37,7 +38,7 @@ class Fp16Report:
     largest: tuple[TensorRange, ...]
 
 
-def evaluate(bundle: Bundle, workload: str, texts: Sequence[str], task: Task, *, num_threads: int) -> Fp16Report:
+def evaluate(bundle: Bundle, workload: Workload, task: Task, *, num_threads: int) -> Fp16Report:
     """The report on the largest float16 graph of `bundle`.
 
     Raises:
@@ -48,13 +49,17 @@ def evaluate(bundle: Bundle, workload: str, texts: Sequence[str], task: Task, *,
     ranges = TensorRanges()
     graph = RoundedGraph(bundle.folder / spec.file, ranges)
     rounded = static_classifier(bundle, [spec], lambda _: graph, num_threads=num_threads)
-    expected = Classifier.load(bundle.folder, threads=num_threads).classify(texts, task, RunOptions(all_scores=True))
+    expected = Classifier.load(bundle.folder, threads=num_threads).classify(
+        workload.texts, task, RunOptions(all_scores=True)
+    )
     cached, whole = (
-        compare_answers(expected, rounded.classify(texts, task, RunOptions(prefix_cache=cached, all_scores=True)))
+        compare_answers(
+            expected, rounded.classify(workload.texts, task, RunOptions(prefix_cache=cached, all_scores=True))
+        )
         for cached in (True, False)
     )
     overflowed, largest = tuple(ranges.overflowed()), tuple(ranges.largest_by_kind())
-    return Fp16Report(bundle.manifest.model.id, spec.file, workload, cached, whole, overflowed, largest)
+    return Fp16Report(bundle.manifest.model.id, spec.file, workload.name, cached, whole, overflowed, largest)
 
 
 def _largest_graph(bundle: Bundle) -> StaticGraphSpec:
@@ -101,9 +106,9 @@ def _answer_row(name: str, found: Difference) -> str:
 def _range_rows(largest: Sequence[TensorRange]) -> Iterator[str]:
     """One row for every value: tensors that only pass another one on share its row."""
     for _, group in islice(groupby(largest, key=lambda found: (found.largest, found.infinite, found.nan)), SHOWN_ROWS):
-        first, *others = group
-        more = f" and {len(others)} more" if others else ""
-        yield f"| `{first.name}`{more} | {first.largest:,.6g} | {_headroom(first)} |"
+        found = sorted(group, key=lambda tensor: len(tensor.name))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield f"| `{found[0].name}`{more} | {found[0].largest:,.6g} | {_headroom(found[0])} |"
 
 
 def _headroom(found: TensorRange) -> str:

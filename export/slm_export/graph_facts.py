@@ -1,13 +1,17 @@
 """What can be known of an ONNX graph without running it: types and shapes of all values, constants, producers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
+
+from slm_runtime.errors import FormatError
 
 # Shape inference reads small constants (shapes, axes, sizes) and must not copy large ones.
 _SMALL_CONSTANT_BYTES = 4096
@@ -107,10 +111,9 @@ def _without_weights(model: ModelProto) -> ModelProto:
     return helper.make_model(light, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def load_graph(path: Any) -> ModelProto:
-    """The model in a file; data that lies outside of the file is not read."""
-    return onnx.load(path, load_external_data=False)
-
-
-def names_of(values: Sequence[ValueInfoProto]) -> list[str]:
-    return [value.name for value in values]
+def load_graph(path: Path) -> ModelProto:
+    """The model in a file; data that lies outside of the file is not read. Raises FormatError."""
+    try:
+        return onnx.load(path, load_external_data=False)
+    except (OSError, DecodeError) as error:
+        raise FormatError(f"{path}: cannot be read as a graph ({error}); export the bundle again") from error

@@ -62,6 +62,21 @@ def test_disk_is_counted_for_every_graph(run, checkpoint: Path, tmp_path: Path, 
     assert with_graphs[1] == plain[1]
 
 
+@pytest.mark.parametrize(("precision", "damage"), [("fp32", 1.01), ("fp16", 3.0)])
+def test_a_static_graph_that_differs_from_pytorch_gets_no_name(
+    run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, damage: float
+) -> None:
+    from slm_export import coreml_graph
+
+    folded = coreml_graph._folded
+    monkeypatch.setattr(coreml_graph, "_folded", lambda weight, columns, scale: folded(weight, columns, scale * damage))
+    flags = ("--profile", "coreml", "--precision", precision, "--coreml-tokens", "256")
+    outcome = run(checkpoint, "--output", tmp_path / "bundle", *flags, main=slm_export)
+    assert outcome.code == 3
+    assert f"decoder-coreml-s256-p256-{precision}.onnx: differs from PyTorch" in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_past_lengths_are_rounded_up_and_every_combination_comes_once() -> None:
     profile = StaticProfile.of_options(["fp16", "fp32"], [128, 64, 64], [1, 64, 65])
     assert profile.past_lens == (64, 128)
@@ -98,6 +113,17 @@ def test_the_check_of_a_graph_that_leaves_coreml_fails_and_names_the_node(run, c
     assert outcome.code == 3
     assert f"onnxruntime 1.30.1: {node.name} (HardSigmoid): the provider has no such operator" in outcome.out
     assert "2 partition(s)" in outcome.out
+
+
+def test_the_check_of_a_file_that_is_no_graph_says_so(run, coreml_bundle: Path) -> None:
+    path = coreml_bundle / read_manifest(coreml_bundle).coreml[0].file
+    before = path.read_bytes()
+    path.write_bytes(b"not a graph")
+    try:
+        outcome = run(coreml_bundle, main=coreml_check)
+    finally:
+        path.write_bytes(before)
+    assert (outcome.code, "cannot be read as a graph" in outcome.err) == (4, True)
 
 
 @pytest.mark.parametrize("version", ["1.23.2", "newest", ""])

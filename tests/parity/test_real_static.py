@@ -17,8 +17,9 @@ from static_feeds import StaticRow, causal
 from tolerances import REAL_LOGPROB
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from slm_export.coreml_check import VERSIONS, check_graph
+from slm_export.coreml_check import VERSIONS
 from slm_export.coreml_export import static_spec, weights_digest, write_static_graph
+from slm_export.coreml_findings import check_graph
 from slm_export.decoder import PrefillStep
 from slm_export.graph_facts import load_graph
 from slm_export.reference import Reference

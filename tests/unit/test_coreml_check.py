@@ -10,8 +10,8 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
-from slm_export.coreml_check import check_graph
 from slm_export.coreml_export import static_spec, weights_digest, write_static_graph
+from slm_export.coreml_findings import check_graph
 from slm_export.coreml_partitions import count_partitions
 from slm_export.decoder import PrefillStep
 from slm_runtime.static_graph import StaticGraphSpec
