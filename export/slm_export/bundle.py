@@ -15,12 +15,14 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from slm_export.coreml_export import write_static_graphs
 from slm_export.decoder import PrefillStep
 from slm_export.families import Architecture
 from slm_export.onnx_export import MIN_ONNXRUNTIME, export_decoder, graph_spec, write_normalizer
 from slm_export.resources import require_room
 from slm_export.roofline import write_roofline
 from slm_export.sources import Checkpoint
+from slm_export.static_profile import StaticProfile
 from slm_runtime.errors import OutputError
 from slm_runtime.integrity import sha256_of
 from slm_runtime.manifest import (
@@ -102,16 +104,21 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def require_room_for(arch: Architecture, checkpoint: Path, target: Path) -> None:
+def require_room_for(arch: Architecture, checkpoint: Path, target: Path, static: StaticProfile | None = None) -> None:
     """Return when disk and memory can hold the export of a checkpoint, weights widened to float32.
 
     Raises:
         ResourceError: they cannot.
+        SourceError: a static graph would be larger than one file may be.
     """
     num_weights = sum(_num_weights(path) for path in checkpoint.glob("*.safetensors"))
     matrices = arch.vocab_size * arch.hidden_size * (1 if arch.tied_head else 2)
     decoder, total = 4 * (num_weights - matrices), 4 * num_weights
-    require_room(target, total + decoder * _TRACE_COPIES, total + decoder * _TRACE_COPIES, f"exporting to {target}")
+    memory = total + decoder * _TRACE_COPIES
+    disk = memory + (static.num_bytes(num_weights - matrices) if static else 0)
+    if static:
+        static.require_small_graphs(num_weights - matrices)
+    require_room(target, disk, memory, f"exporting to {target}")
 
 
 def _num_weights(path: Path) -> int:
@@ -120,7 +127,14 @@ def _num_weights(path: Path) -> int:
 
 
 def write_bundle(
-    folder: Path, model: Any, tokenizer: Any, checkpoint: Checkpoint, source: str, *, say: Say
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    checkpoint: Checkpoint,
+    source: str,
+    *,
+    static: StaticProfile | None = None,
+    say: Say,
 ) -> Manifest:
     """Write graphs, matrices, tokenizer and template of a transformers causal LM; returns the manifest, unwritten.
 
@@ -136,6 +150,7 @@ def write_bundle(
     export_decoder(step, spec, folder)
     write_roofline(roofline, spec, folder)
     write_normalizer(normalizer, folder)
+    coreml = write_static_graphs(step, static, folder, say=say) if static else ()
     _copy_tokenizer(checkpoint.folder, folder, tokenizer)
     return Manifest(
         model=ModelInfo(
@@ -155,6 +170,7 @@ def write_bundle(
         special_tokens=special_tokens(tokenizer),
         files=file_records(folder),
         tools={name: importlib.metadata.version(name) for name in RECORDED_TOOLS},
+        coreml=coreml,
     )
 
 

@@ -2,32 +2,63 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from slm_export.catalog import list_entries
 from slm_export.sources import DEFAULT_MODEL
+from slm_export.static_profile import StaticProfile
 from slm_runtime.command import run_command
+from slm_runtime.manifest import GraphPrecision
 
 
 @click.command("slm-export")
 @click.argument("model", default=DEFAULT_MODEL)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder of the new bundle.")
 @click.option("--revision", help="Commit of a hub model; the default model has a pinned one.")
-@click.option(
-    "--precision",
-    type=click.Choice(["fp32", "int8"]),
-    multiple=True,
-    default=("fp32",),
-    show_default=True,
-    help="Decoder to put into the bundle; repeat it for both: int8 first, fp32 where int8 is in doubt.",
-)
 @click.option("--force", is_flag=True, help="Replace an existing output folder.")
 @click.option("--offline", is_flag=True, help="Use only what is on this machine.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where fetched models are kept.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with PyTorch; the bundle records none.")
+@click.option(
+    "--profile",
+    "profiles",
+    type=click.Choice(["cpu", "coreml"]),
+    multiple=True,
+    default=["cpu"],
+    show_default=True,
+    help="What to export for; repeatable. coreml adds graphs of fixed shapes to those of the CPU.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(["fp32", "int8", "fp16"]),
+    multiple=True,
+    default=["fp32"],
+    show_default=True,
+    help="Of the graphs; repeatable. int8 is for the CPU alone, with fp32 beside it for what is in doubt; fp16 is for "
+    "the coreml profile alone.",
+)
+@click.option(
+    "--coreml-tokens",
+    type=click.IntRange(1, 4096),
+    multiple=True,
+    default=[64, 128, 256, 512],
+    show_default=True,
+    metavar="S",
+    help="Tokens of a row in a CoreML graph; repeatable, one graph for each.",
+)
+@click.option(
+    "--coreml-past",
+    type=click.IntRange(1, 4096),
+    multiple=True,
+    default=[256],
+    show_default=True,
+    metavar="P",
+    help="Most cached tokens in front of a row in a CoreML graph, rounded up to a multiple of 64; repeatable.",
+)
 @click.option("--list", is_flag=True, help="List the models that need no hub, and stop.")
 @click.version_option(package_name="slm-runtime", prog_name="slm-export")
 def slm_export(model: str, output: Path | None, **flags: Any) -> int:
@@ -45,7 +76,13 @@ def slm_export(model: str, output: Path | None, **flags: Any) -> int:
         raise click.UsageError("missing --output: the folder of the new bundle, for example models/NAME")
     from slm_export.export_command import ExportRequest, export_bundle
 
-    return export_bundle(ExportRequest(model=model, output=output, **flags))
+    profiles, precisions = flags.pop("profiles"), flags.pop("precisions")
+    if "fp16" in precisions and "coreml" not in profiles:
+        raise click.UsageError("--precision fp16 is for CoreML graphs: add --profile coreml")
+    tokens, past = flags.pop("coreml_tokens"), flags.pop("coreml_past")
+    static = StaticProfile.of_options(precisions, tokens, past) if "coreml" in profiles else None
+    on_cpu = tuple(precision for precision in get_args(GraphPrecision) if precision in precisions) or ("fp32",)
+    return export_bundle(ExportRequest(model=model, output=output, precision=on_cpu, static=static, **flags))
 
 
 def _print_catalogue() -> int:

@@ -169,13 +169,16 @@ class PrefillStep(nn.Module):
         self.config = source.config
         self.arch = read_architecture(self.config)
         self.layers = nn.ModuleList(DecoderLayer(layer, self.arch) for layer in source.model.layers)
+        self.norm = source.model.norm
         # where another basis is entered and left (int8.rotation)
         self.enter: nn.Module = nn.Identity()
-        self.leave: nn.Module = FinalNorm(source.model.norm)
+        self.leave: nn.Module = FinalNorm(self.norm)
         rotary = source.model.rotary_emb
-        angles = torch.arange(self.arch.max_positions).float()[:, None] * rotary.inv_freq.float()[None, :]
-        self.cos = nn.Buffer(angles.cos() * rotary.attention_scaling)
-        self.sin = nn.Buffer(angles.sin() * rotary.attention_scaling)
+        self.inverse_frequencies: Tensor = rotary.inv_freq.float()
+        self.rope_scaling = float(rotary.attention_scaling)
+        angles = torch.arange(self.arch.max_positions).float()[:, None] * self.inverse_frequencies[None, :]
+        self.cos = nn.Buffer(angles.cos() * self.rope_scaling)
+        self.sin = nn.Buffer(angles.sin() * self.rope_scaling)
 
     def forward(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 from slm_export.extras import require_export_extra
 from slm_export.sources import Checkpoint, resolve, say_on_stderr
+from slm_export.static_profile import StaticProfile
 from slm_runtime.chat_template import ChatTemplate
 from slm_runtime.errors import SourceError
 from slm_runtime.manifest import TOKENIZER_FILE, GraphPrecision
@@ -30,6 +31,7 @@ class ExportRequest:
     trust_remote_code: bool = False
     no_verify: bool = False
     precision: tuple[GraphPrecision, ...] = ("fp32",)
+    static: StaticProfile | None = None
 
 
 def export_bundle(request: ExportRequest) -> int:
@@ -39,6 +41,7 @@ def export_bundle(request: ExportRequest) -> int:
     from slm_export.families import read_architecture
     from slm_export.int8.bundle import with_int8, without_fp32
     from slm_export.reference import Reference
+    from slm_export.static_verify import verify_static_graphs
     from slm_export.verify import reference_answers, verified
 
     say, started = say_on_stderr, time.perf_counter()
@@ -53,16 +56,17 @@ def export_bundle(request: ExportRequest) -> int:
     )
     config = _load_config(checkpoint, request)
     arch = read_architecture(config)
-    require_room_for(arch, checkpoint.folder, request.output)
+    require_room_for(arch, checkpoint.folder, request.output, request.static)
     with staged_folder(request.output, force=request.force) as folder:
         say(f"loading {checkpoint.model_id}")
         model, tokenizer = _load(checkpoint, request)
         sets = [] if request.no_verify else reference_answers(Reference(model, tokenizer), folder, say=say)
-        manifest = write_bundle(folder, model, tokenizer, checkpoint, request.model, say=say)
+        manifest = write_bundle(folder, model, tokenizer, checkpoint, request.model, static=request.static, say=say)
         write_manifest(folder, manifest)
         if sets:
             manifest = verified(folder, manifest, sets, say=say)
             write_manifest(folder, manifest)
+            verify_static_graphs(folder, manifest, sets, say=say)
         if "int8" in request.precision:
             manifest = with_int8(folder, manifest, model, tokenizer, say=say)
             if "fp32" not in request.precision:

@@ -13,6 +13,7 @@ import click
 from tqdm import tqdm
 
 from slm_runtime.classifier import Classifier
+from slm_runtime.command import say_on_stderr
 from slm_runtime.errors import InputError, OutputError
 from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
 from slm_runtime.manifest import Manifest
@@ -89,7 +90,11 @@ def run_bench(request: BenchRequest) -> int:
     started = time.perf_counter()
     classifiers = {
         precision: Classifier.load(
-            request.bundle, provider=request.provider, threads=request.threads, precision=precision
+            request.bundle,
+            provider=request.provider,
+            threads=request.threads,
+            precision=precision,
+            say=say_on_stderr,
         )
         for precision in dict.fromkeys(variant.precision for variant in variants)
     }

@@ -20,23 +20,29 @@ from typing import Self
 import numpy as np
 
 from slm_runtime.bundle import Bundle, find_bundle, read_bundle
+from slm_runtime.calibration import Calibration
+from slm_runtime.coreml.choice import Decoders, Say, check_graphs, check_provider, open_decoders
+from slm_runtime.coreml.planning import StaticPlanner
+from slm_runtime.coreml.routing import RoutedScorer
 from slm_runtime.cost import CostModel
+from slm_runtime.decoder import Decoder
 from slm_runtime.defaults import DEFAULT_TICKET_TOKENS
 from slm_runtime.errors import InputError, RecordError
 from slm_runtime.guarded_scorer import GuardedScorer
 from slm_runtime.integrity import check_files
 from slm_runtime.label_search import MIN_TREE_NODES
-from slm_runtime.labels import Rule, build_label_tree, choose_rule
+from slm_runtime.labels import LabelTree, Rule, build_label_tree, choose_rule
 from slm_runtime.manifest import GraphSpec, MarginBound, read_manifest
 from slm_runtime.matrix import Matrix
 from slm_runtime.options import RunCounts, RunOptions
-from slm_runtime.planning import Limits, Strategy
+from slm_runtime.planning import DynamicPlanner, Limits, Strategy
 from slm_runtime.precision import MarginGuard, Precision, first_graph
 from slm_runtime.prediction import failure, margin, predict
-from slm_runtime.prefix_cache import PrefixCache
+from slm_runtime.prefix_cache import MAX_CHUNK_TOKENS, PrefixCache
 from slm_runtime.prompt import EncodedTicket, LengthLimit, PromptEncoder
 from slm_runtime.records import Prediction, Ticket
 from slm_runtime.scorer import Machinery, Scored, ScoredSequence, SequenceScorer
+from slm_runtime.scoring import Float32
 from slm_runtime.session import DecoderSession, Normalizer
 from slm_runtime.task import Task
 from slm_runtime.threads import usable_threads
@@ -55,21 +61,21 @@ Recall = Callable[[Sequence[Ticket]], Mapping[int, Prediction]]
 class Classifier:
     """A loaded bundle. Labels tickets exactly as the exported model would, one at a time and unpadded.
 
-    With `precision` "auto" and an int8 `decoder` the labels are those of the fp32 decoder, which is opened when the
-    first answer is in doubt; with "int8" they are the int8 decoder's own.
+    With `precision` "auto" and an int8 decoder the labels are those of the fp32 decoder, which is opened when the first
+    answer is in doubt; with "int8" they are the int8 decoder's own.
     """
 
-    def __init__(self, bundle: Bundle, decoder: DecoderSession, *, provider: str, precision: Precision) -> None:
+    def __init__(self, bundle: Bundle, decoders: Decoders, *, precision: Precision = "auto") -> None:
         self.bundle = bundle
-        self.decoder = decoder
+        self.decoder: Decoder = decoders.decoder
+        self.num_threads = self.decoder.num_threads
+        self.decoders = decoders
         self.precision = precision
-        self.num_threads = decoder.num_threads
-        self._provider = provider
         folder, manifest = bundle.folder, bundle.manifest
         self.head = Matrix(folder, manifest.head)
         self.max_pairs = ATTENTION_BYTES // (4 * manifest.decoder.num_heads)
         self._normalizer = Normalizer(folder, manifest.normalizer, self.head, num_threads=self.num_threads)
-        self.machinery = self._machinery(decoder)
+        self.machinery = self._machinery_of(self.decoder)
 
     @classmethod
     def load(
@@ -79,51 +85,85 @@ class Classifier:
         provider: str = "cpu",
         threads: int | None = None,
         precision: Precision = "auto",
+        say: Say = lambda _: None,
+        retry: bool = False,
     ) -> Self:
         """The classifier of the bundle in a folder, its files checked against their digests.
 
+        `provider` is auto, cpu or coreml. `say` gets the notice that auto had to do without CoreML. With `retry`
+        CoreML graphs that failed on this machine before are tried again.
+
         Raises:
             ArtifactError: the bundle is damaged, not for this version, or lacks a decoder that `precision` needs.
-            ProviderError: the provider is not available here.
+            ProviderError: the provider is not available here, or not for this bundle.
         """
+        check_provider(provider)
         folder = find_bundle(bundle)
         manifest = read_manifest(folder)
+        check_graphs(provider, folder, manifest)
         graph = first_graph(folder, manifest, precision)
         check_files(folder, manifest)
         num_threads = usable_threads(threads)
         with ThreadPoolExecutor(1) as pool:
-            decoder = pool.submit(DecoderSession, folder, manifest, graph, provider=provider, num_threads=num_threads)
-            return cls(read_bundle(folder, manifest), decoder.result(), provider=provider, precision=precision)
+            read = pool.submit(read_bundle, folder, manifest)
+            decoders = open_decoders(folder, manifest, graph, provider, num_threads=num_threads, say=say, retry=retry)
+            return cls(read.result(), decoders, precision=precision)
 
     @property
     def is_guarded(self) -> bool:
         """True when an int8 decoder goes first and its doubtful answers are scored again in fp32."""
-        return self.precision == "auto" and self.decoder.spec.precision == "int8"
+        return self.precision == "auto" and self.decoder.precision == "int8"
 
     @cached_property
     def exact_machinery(self) -> Machinery:
-        """What fp32 scoring runs on; opened when it is first asked for."""
-        if self.decoder.spec.precision == "fp32":
-            return self.machinery
+        """What fp32 scoring runs on beside an int8 decoder; opened when it is first asked for."""
         folder, manifest = self.bundle.folder, self.bundle.manifest
         graph = first_graph(folder, manifest, "fp32")
-        return self._machinery(
-            DecoderSession(folder, manifest, graph, provider=self._provider, num_threads=self.num_threads)
-        )
+        return self._machinery_of(DecoderSession(folder, manifest, graph, num_threads=self.num_threads))
 
     @property
     def open_graphs(self) -> list[GraphSpec]:
-        """The decoders that were opened so far."""
-        opened = [self.machinery, *([self.exact_machinery] if "exact_machinery" in vars(self) else [])]
-        return list(dict.fromkeys(machinery.decoder.spec for machinery in opened))
+        """The decoders of the CPU that were opened so far."""
+        exact = [self.exact_machinery.decoder] if "exact_machinery" in vars(self) else []
+        return [decoder.spec for decoder in (self.decoder, *exact) if isinstance(decoder, DecoderSession)]
 
-    def _machinery(self, decoder: DecoderSession) -> Machinery:
-        return Machinery(
-            decoder,
-            self._normalizer,
-            PrefixCache(decoder, max_pairs=self.max_pairs),
-            CostModel.of_graph(decoder.spec, self.bundle.manifest.weight_bytes(decoder.spec)),
-        )
+    def scorer(
+        self,
+        tree: LabelTree,
+        step_rows: Float32,
+        counts: RunCounts,
+        *,
+        search: bool,
+        calibration: Calibration,
+        exact: bool = False,
+    ) -> SequenceScorer | RoutedScorer:
+        """Scores the labels of a task, on graphs of fixed shapes where they fit; those know no search.
+
+        With `exact` on the fp32 decoder that stands beside an int8 one.
+        """
+        room = self.decoder.room
+
+        def on(machinery: Machinery, *, search: bool) -> SequenceScorer:
+            return SequenceScorer(machinery, tree, step_rows, counts, search=search, calibration=calibration)
+
+        if room is None:
+            return on(self.exact_machinery if exact else self.machinery, search=search)
+        spare = None if self.decoders.spare is None else lambda: on(self._spare_machinery, search=search)
+        return RoutedScorer(on(self.machinery, search=False), room, spare, len(tree.token_ids), counts)
+
+    @cached_property
+    def _spare_machinery(self) -> Machinery:
+        assert self.decoders.spare is not None
+        return self._machinery_of(self.decoders.spare())
+
+    def _machinery_of(self, decoder: Decoder) -> Machinery:
+        manifest, room = self.bundle.manifest, decoder.room
+        longest_chunk = MAX_CHUNK_TOKENS if room is None else room.row_tokens(room.past_tokens)
+        cache = PrefixCache(decoder, max_pairs=self.max_pairs, longest_chunk=longest_chunk)
+        graph = decoder.spec if isinstance(decoder, DecoderSession) else manifest.decoder
+        cost = CostModel.of_graph(graph, manifest.weight_bytes(graph))
+        planner = DynamicPlanner(cost) if room is None else StaticPlanner(room, cost)
+        return Machinery(decoder, self._normalizer, cache, planner)
 
     def prepare(self, task: Task, options: RunOptions = RunOptions()) -> "TaskRunner":  # noqa: B008 (frozen)
         """`task`, encoded and ready to label any number of tickets.
@@ -172,14 +212,16 @@ class TaskRunner:
         self.tree = build_label_tree(self.rule, self.label_tokens, self.encoder.end_of_turn_id)
         self._step_rows = classifier.head.rows(np.array([step.token_id for step in self.tree.steps], np.int64))
         self._scorer = self._choose_scorer()
+        if reason := self.refusal(self.encoder.num_frame_tokens + 1):
+            raise InputError(reason)
         self._limit = self._length_limit(bundle.manifest.model.max_positions)
 
     @property
     def precision(self) -> str:
-        """What decides the labels: "fp32", "int8", or "auto" for int8 where its margin is wide enough."""
-        if isinstance(self._scorer, GuardedScorer):
-            return "auto"
-        return "int8" if self._classifier.precision == "int8" else "fp32"
+        """What decides the labels: "fp32", "int8", "fp16", or "auto" for int8 where its margin is wide enough."""
+        if self._classifier.is_guarded:
+            return "auto" if isinstance(self._scorer, GuardedScorer) else "fp32"
+        return self._classifier.decoder.precision
 
     @property
     def bound(self) -> MarginBound | None:
@@ -193,24 +235,22 @@ class TaskRunner:
         """Whether `auto` stays with int8; None while that is open, or where `auto` was not asked for."""
         return self._scorer.pays if isinstance(self._scorer, GuardedScorer) else None
 
-    def _choose_scorer(self) -> SequenceScorer | GuardedScorer:
-        classifier = self._classifier
-        if not classifier.is_guarded:
-            return self._new_scorer(classifier.machinery)
+    def _choose_scorer(self) -> SequenceScorer | RoutedScorer | GuardedScorer:
+        if not self._classifier.is_guarded:
+            return self._new_scorer()
         if self.bound is None:
-            return self._new_scorer(classifier.exact_machinery)
+            return self._new_scorer(exact=True)
         guard = MarginGuard(max(self.bound.bound, NEAR_TIE_NATS), self.task)
-        int8 = self._new_scorer(classifier.machinery)
-        return GuardedScorer(int8, lambda: self._new_scorer(classifier.exact_machinery), guard, self.counts)
+        return GuardedScorer(self._new_scorer(), lambda: self._new_scorer(exact=True), guard, self.counts)
 
-    def _new_scorer(self, machinery: Machinery) -> SequenceScorer:
-        return SequenceScorer(
-            machinery,
+    def _new_scorer(self, *, exact: bool = False) -> SequenceScorer | RoutedScorer:
+        return self._classifier.scorer(
             self.tree,
             self._step_rows,
             self.counts,
             search=not self.options.all_scores and len(self.tree.token_ids) >= MIN_TREE_NODES,
             calibration=self.task.calibration,
+            exact=exact,
         )
 
     def _length_limit(self, max_positions: int) -> LengthLimit:
@@ -229,6 +269,10 @@ class TaskRunner:
                 "raise --max-tokens, or shorten the instructions"
             )
         return LengthLimit(limit, self.options.truncate)
+
+    def refusal(self, num_tokens: int) -> str | None:
+        """Why a prompt of so many tokens cannot be scored on this decoder; None: it can."""
+        return self._scorer.refusal(num_tokens, len(self.encoder.prefix_ids) if self.options.prefix_cache else 0)
 
     @property
     def max_tokens(self) -> int:
@@ -315,7 +359,10 @@ class TaskRunner:
         texts = [text for _, text in usable]
         results = self.encoder.encode_many([ticket.row for ticket, _ in usable], texts, self._limit)
         for (ticket, _), result in zip(usable, results, strict=True):
-            yield ticket, str(result) if isinstance(result, RecordError) else result
+            if isinstance(result, RecordError):
+                yield ticket, str(result)
+            else:
+                yield ticket, self.refusal(result.num_tokens) or result
 
     def _group(self, encoded: Sequence[EncodedTicket]) -> list[tuple[TokenIds, list[EncodedTicket]]]:
         """Distinct token sequences in order of appearance, each with the tickets that have it."""

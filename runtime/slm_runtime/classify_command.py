@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import click
-
 from slm_runtime.classifier import Classifier, TaskRunner, windows
 from slm_runtime.classify_job import Job
 from slm_runtime.classify_request import ClassifyRequest
+from slm_runtime.command import say_on_stderr
+from slm_runtime.coreml.choice import check_provider
 from slm_runtime.dry_run import describe_job
 from slm_runtime.errors import RejectedRowsError
 from slm_runtime.explain import explain_row
@@ -25,8 +25,9 @@ SHOWN_FAILURES = 3
 def classify_file(request: ClassifyRequest) -> int:
     """Label every row of the input; the exit code says whether all of them got a label."""
     started = time.perf_counter()
+    check_provider(request.provider)  # before the input is read through
     task, options = request.read_task(), request.options()
-    say = _silent if request.quiet else _on_stderr
+    say = _silent if request.quiet else say_on_stderr
     for twins in case_twins(task.labels):
         say(f"warning: labels {' and '.join(map(repr, twins))} differ in case only and share the vote")
     only_looks = request.dry_run or request.explain is not None
@@ -43,7 +44,11 @@ def classify_file(request: ClassifyRequest) -> int:
         if request.input_is_file and not only_looks:
             survey = survey_file(Path(request.input), request.open_input(), request.limit)
         classifier = Classifier.load(
-            request.bundle, provider=request.provider, threads=request.threads, precision=request.precision
+            request.bundle,
+            provider=request.provider,
+            threads=request.threads,
+            precision=request.precision,
+            say=say,
         )
         runner = classifier.prepare(task, options)
         if classifier.is_guarded and runner.precision == "fp32":
@@ -97,10 +102,6 @@ def _reject_failures(name: str, runner: TaskRunner, tickets: Iterable[Ticket]) -
             f"{name}: {len(failures)} of {num_rows} rows cannot be classified ({first}); "
             "correct them, or leave out --strict to label the others"
         )
-
-
-def _on_stderr(message: str) -> None:
-    click.echo(f"slm-run: {message}", err=True)
 
 
 def _silent(_: str) -> None:

@@ -1,5 +1,6 @@
 """slm-run: use a bundle. Parse, call, exit code."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ def provider_options(command: Any) -> Any:
     """--provider and --threads, the same for every command that runs a graph."""
     threads = click.option("--threads", type=click.IntRange(1), help="Threads of the model; default: all usable CPUs.")
     provider = click.option(
-        "--provider", type=click.Choice(["cpu", "coreml"]), default="cpu", show_default=True, help="Execution provider."
+        "--provider",
+        type=click.Choice(["auto", "cpu", "coreml"]),
+        default="auto" if sys.platform == "darwin" else "cpu",
+        show_default="auto on macOS, else cpu",
+        help="auto: CoreML if the bundle's graphs work here, else cpu.",
     )
     return provider(threads(command))
 

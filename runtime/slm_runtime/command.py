@@ -44,6 +44,11 @@ def _run(command: click.Command, arguments: list[str], env_prefix: str) -> int:
         return 0
 
 
+def say_on_stderr(message: str) -> None:
+    """A notice of slm-run for people."""
+    click.echo(f"slm-run: {message}", err=True)
+
+
 def _usage_error(command: click.Command, error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)

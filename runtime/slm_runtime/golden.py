@@ -1,5 +1,6 @@
 """Golden tickets: what the PyTorch reference answered at export, kept in the bundle to be asked again anywhere."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -74,6 +75,18 @@ def check_tokens(classifier: Classifier, golden: GoldenSet) -> None:
                 f"tokenizer: the prompt of {golden.texts[row][:60]!r} has other tokens here than at export; "
                 "install the tokenizers version that `slm-run inspect` shows, or export the bundle again"
             )
+
+
+def fitting(classifier: Classifier, golden: GoldenSet) -> GoldenSet:
+    """The tickets whose prompts this decoder takes: all of them, unless its graphs have fixed shapes."""
+    runner = classifier.prepare(golden.task)
+    fits = [i for i, ids in enumerate(golden.token_ids) if runner.refusal(len(ids)) is None]
+    return dataclasses.replace(
+        golden,
+        texts=tuple(golden.texts[i] for i in fits),
+        token_ids=tuple(golden.token_ids[i] for i in fits),
+        logprobs=tuple(golden.logprobs[i] for i in fits),
+    )
 
 
 def compare(classifier: Classifier, golden: GoldenSet, tolerance: float = TOLERANCE_NATS) -> ParityRecord:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence, Set
 
+from slm_runtime.coreml.routing import RoutedScorer
 from slm_runtime.options import RunCounts
 from slm_runtime.planning import Limits, Strategy
 from slm_runtime.precision import MarginGuard
@@ -20,6 +21,9 @@ def pilot_size(num_sequences: int) -> int:
     return max(MIN_PILOT, min(MAX_PILOT, round(PILOT_SHARE * num_sequences)))
 
 
+OneScorer = SequenceScorer | RoutedScorer
+
+
 class GuardedScorer:
     """Scores on the int8 decoder, and again on the fp32 one where `guard` does not accept the answer.
 
@@ -28,17 +32,17 @@ class GuardedScorer:
     """
 
     def __init__(
-        self, int8: SequenceScorer, open_exact: Callable[[], SequenceScorer], guard: MarginGuard, counts: RunCounts
+        self, int8: OneScorer, open_exact: Callable[[], OneScorer], guard: MarginGuard, counts: RunCounts
     ) -> None:
         self._int8 = int8
         self._open_exact = open_exact
-        self._exact: SequenceScorer | None = None
+        self._exact: OneScorer | None = None
         self._guard = guard
         self._counts = counts
         self.pays: bool | None = None
 
     @property
-    def exact(self) -> SequenceScorer:
+    def exact(self) -> OneScorer:
         """The scorer on the fp32 decoder."""
         if self._exact is None:
             self._exact = self._open_exact()
@@ -55,7 +59,7 @@ class GuardedScorer:
     ) -> Iterator[Scored]:
         """As `SequenceScorer.score`; `doubted` are those of `done` that an earlier run scored again in float."""
 
-        def run(scorer: SequenceScorer, indices: Sequence[int]) -> Iterator[Scored]:
+        def run(scorer: OneScorer, indices: Sequence[int]) -> Iterator[Scored]:
             local_done = {local for local, index in enumerate(indices) if index in done}
             chosen = [sequences[index] for index in indices]
             for group in scorer.score(chosen, prefix_ids, strategy, limits, local_done):
@@ -81,6 +85,10 @@ class GuardedScorer:
     ) -> tuple[int, float]:
         """As `SequenceScorer.price`, for the int8 decoder alone."""
         return self._int8.price(sequences, prefix_ids, strategy, limits)
+
+    def refusal(self, num_tokens: int, prefix_tokens: int) -> str | None:
+        """As `SequenceScorer.refusal`."""
+        return self._int8.refusal(num_tokens, prefix_tokens)
 
     def alone(self, token_ids: TokenIds, limits: Limits) -> ScoredSequence:
         """As `SequenceScorer.alone`, on the fp32 decoder."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slm_runtime.errors import FormatError
+from slm_runtime.static_graph import StaticGraphSpec
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -197,6 +198,7 @@ class Manifest:
 
     `decoder` is the fp32 graph, or the int8 one in a bundle that holds no other. `lm_head` is None when the head is
     tied to the embedding. `special_tokens` (`eos_token`, `bos_token`, ...) are the names that a chat template may use.
+    `coreml` holds the graphs of the CoreML profile, none without it.
     """
 
     model: ModelInfo
@@ -211,6 +213,7 @@ class Manifest:
     tools: Mapping[str, str]
     parity: tuple[ParityRecord, ...] = field(default_factory=tuple)
     int8: Int8Record | None = None
+    coreml: tuple[StaticGraphSpec, ...] = field(default_factory=tuple)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -282,6 +285,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         tools=dict(data["tools"]),
         parity=tuple(ParityRecord(**record) for record in data["parity"]),
         int8=None if int8 is None else _parse_int8(int8),
+        coreml=tuple(StaticGraphSpec(**graph) for graph in data.get("coreml", [])),
     )
     if missing := sorted(_used_files(manifest) - set(files)):
         raise ValueError(f"no digest recorded for {', '.join(missing)}")
@@ -301,7 +305,8 @@ def _used_files(manifest: Manifest) -> set[str]:
     graphs = [manifest.decoder] if manifest.int8 is None else [manifest.decoder, manifest.int8.decoder]
     decoders = {name for graph in graphs for name in (graph.file, graph.data_file)}
     others = {manifest.normalizer.file, manifest.embeddings.file, manifest.head.file, TOKENIZER_FILE, TEMPLATE_FILE}
-    return decoders | others | ({manifest.roofline.file} if manifest.roofline else set())
+    static = {name for graph in manifest.coreml for name in graph.files}
+    return decoders | others | static | ({manifest.roofline.file} if manifest.roofline else set())
 
 
 def _safe_name(name: str) -> str:

@@ -47,7 +47,8 @@ class RunCounts:
     `real_by_length` and `processed_by_length` add up their tokens by S, the padded length of their rows.
     `decoder_s` is the time in it, `model_s` with the log-normaliser. `recalled` rows were finished by an earlier,
     interrupted run: they are counted as rows, but no token of them was processed by this one. `changed` are distinct
-    tickets whose int8 label the fp32 decoder overruled.
+    tickets whose int8 label the fp32 decoder overruled. `cpu_sequences` are distinct prompts that did not fit the
+    CoreML graphs of a run with `--provider auto` and were scored on the CPU.
     """
 
     rows: int = 0
@@ -57,6 +58,7 @@ class RunCounts:
     rechecked: int = 0
     changed: int = 0
     recalled: int = 0
+    cpu_sequences: int = 0
     prompt_tokens: int = 0
     real_tokens: int = 0
     processed_tokens: int = 0

@@ -17,7 +17,7 @@ The row capacity and the cut into batches are the ones that the cost model finds
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,33 @@ class Batch:
     def score_index(self) -> NDArray[np.int64]:
         """Flat indices into B * S: for every sequence in turn, its scored nodes."""
         return np.concatenate([(row.scored + i * self.length).ravel() for i, row in enumerate(self.rows)])
+
+
+class Planner(Protocol):
+    """Makes batches for one decoder and says what they cost there."""
+
+    def batches(
+        self, sequences: Sequence[TokenIds], tree: LabelTree, strategy: Strategy, limits: Limits
+    ) -> Iterator[Batch]: ...
+
+    def price(self, rows: int, length: int, past_len: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class DynamicPlanner:
+    """For a decoder that takes rows of any length."""
+
+    cost: CostModel
+
+    def batches(
+        self, sequences: Sequence[TokenIds], tree: LabelTree, strategy: Strategy, limits: Limits
+    ) -> Iterator[Batch]:
+        """As `plan_batches`."""
+        return plan_batches(sequences, tree, strategy, limits, self.cost)
+
+    def price(self, rows: int, length: int, past_len: int) -> float:
+        """As `CostModel.call`."""
+        return self.cost.call(rows, length, past_len)
 
 
 def plan_batches(

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from slm_runtime.decoder import Decoder
 from slm_runtime.layout import shared_length
 from slm_runtime.model_input import chain_input
-from slm_runtime.session import DecoderSession, Past, empty_past
+from slm_runtime.session import Past, empty_past
 from slm_runtime.tokenizer import TokenIds
 
 MAX_CHUNK_TOKENS = 512
@@ -14,12 +15,14 @@ KEPT_PASTS = 4
 class PrefixCache:
     """Pasts of token sequences on one decoder. A past is handed out read-only and never changes.
 
-    The `KEPT_PASTS` used last are kept; `num_computed` counts the tokens that went through the model for them.
+    Tokens go through the model at most `longest_chunk` at a time. The `KEPT_PASTS` used last are kept; `num_computed`
+    counts the tokens that went through the model for them.
     """
 
-    def __init__(self, decoder: DecoderSession, *, max_pairs: int) -> None:
+    def __init__(self, decoder: Decoder, *, max_pairs: int, longest_chunk: int = MAX_CHUNK_TOKENS) -> None:
         self._decoder = decoder
         self._max_pairs = max_pairs
+        self._longest_chunk = min(longest_chunk, MAX_CHUNK_TOKENS)
         self._empty = empty_past(decoder.spec)
         self._pasts: dict[TokenIds, Past] = {}
         self.num_computed = 0
@@ -44,4 +47,4 @@ class PrefixCache:
 
     def _chunk_tokens(self, past_len: int) -> int:
         """As many tokens as the limit on attention scores allows after a past of that length."""
-        return max(1, min(MAX_CHUNK_TOKENS, self._max_pairs // (past_len + MAX_CHUNK_TOKENS)))
+        return max(1, min(self._longest_chunk, self._max_pairs // (past_len + MAX_CHUNK_TOKENS)))

@@ -43,6 +43,8 @@ def describe_run(
         "machine": describe_machine(classifier.num_threads),
         "provider": classifier.decoder.provider,
         "precision": _precision(runner),
+        "graphs": classifier.decoder.describe(),
+        "refused_graphs": list(classifier.decoders.failures),
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm_runtime.calibration import Calibration
-from slm_runtime.cost import CostModel
+from slm_runtime.decoder import Decoder
 from slm_runtime.expansion import Expander
 from slm_runtime.label_search import LabelSearch
 from slm_runtime.labels import LabelTree, Step
 from slm_runtime.model_input import ModelInput, batch_input
 from slm_runtime.options import RunCounts
-from slm_runtime.planning import Batch, Limits, Strategy, plan_batches
+from slm_runtime.planning import Batch, Limits, Planner, Strategy
 from slm_runtime.prefix_cache import PrefixCache
 from slm_runtime.scoring import Float32, Float64, label_scores, log_sum_exp, stable_product, step_logits
-from slm_runtime.session import DecoderSession, Normalizer, Past
+from slm_runtime.session import Normalizer, Past
 from slm_runtime.tokenizer import TokenIds
 
 # Hidden states wait until so many positions can share one pass over the head matrix (896 floats each: 15 MB), or so
@@ -45,12 +45,12 @@ class ScoredSequence:
 
 @dataclass(frozen=True)
 class Machinery:
-    """What scoring runs on; shared by all tasks of a classifier."""
+    """What scoring runs on; shared by all tasks of a classifier. `planner` makes batches that fit the decoder."""
 
-    decoder: DecoderSession
+    decoder: Decoder
     normalizer: Normalizer
     prefix_cache: PrefixCache
-    cost: CostModel
+    planner: Planner
 
 
 class SequenceScorer:
@@ -97,7 +97,7 @@ class SequenceScorer:
         self._counts.prefix_saved_tokens += len(prefix_ids) * len(todo)
         self._counts.tree_saved_tokens += sum(todo) + len(self._planned.token_ids) * len(todo)
         waiting: list[tuple[Batch, Float32]] = []
-        for batch in plan_batches(sequences, self._planned, strategy, limits, self._machinery.cost):
+        for batch in self._machinery.planner.batches(sequences, self._planned, strategy, limits):
             if done and done >= set(batch.sequences.tolist()):
                 if batch.trunk and len(batch.sequences) > 1:  # a longer trunk may continue this one
                     self._past(prefix_ids, batch.trunk)
@@ -120,20 +120,24 @@ class SequenceScorer:
         (((_, scored),),) = self.score([token_ids], (), "item", limits)
         return scored
 
+    def refusal(self, num_tokens: int, prefix_tokens: int) -> str | None:  # noqa: ARG002 (any length can be scored)
+        """Why a prompt of so many tokens cannot be scored; None: it can."""
+        return None
+
     def price(
         self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
     ) -> tuple[int, float]:
         """Tokens to process, padding included, and their cost, for `score` with the same arguments."""
-        cost, tokens, price = self._machinery.cost, 0, 0.0
+        planner, tokens, price = self._machinery.planner, 0, 0.0
         trunks = set()
-        for batch in plan_batches(sequences, self._planned, strategy, limits, cost):
+        for batch in planner.batches(sequences, self._planned, strategy, limits):
             past_len = len(prefix_ids) + len(batch.trunk)
-            tokens += batch.num_processed
-            price += cost.call(len(batch.rows), batch.length, past_len)
+            tokens += self._machinery.decoder.processed_tokens(len(batch.rows), batch.length, past_len)
+            price += planner.price(len(batch.rows), batch.length, past_len)
             if batch.trunk and batch.trunk not in trunks:
                 trunks.add(batch.trunk)
                 tokens += len(batch.trunk)
-                price += cost.call(1, len(batch.trunk), len(prefix_ids))
+                price += planner.price(1, len(batch.trunk), len(prefix_ids))
         return tokens, price
 
     def _finished(self, waiting: Sequence[tuple[Batch, Float32]]) -> Scored:
@@ -153,7 +157,7 @@ class SequenceScorer:
         """The tickets of one batch: their roots in the batch's own call, label nodes in as many more as it takes."""
         started = time.perf_counter()
         hidden, joined = self._machinery.decoder.with_present(model_input, past)
-        self._note_call(started, batch.num_tokens, model_input.token_ids.shape)
+        self._note_call(started, batch.num_tokens, model_input.token_ids.size, batch.length)
         count = len(batch.sequences)
         search = LabelSearch(self._tree, count, self._calibration)
         expander = Expander(batch, self._tree, past.num_tokens, limits)
@@ -197,18 +201,19 @@ class SequenceScorer:
         cache.past(token_ids)
         computed = cache.num_computed - before
         if computed:
-            self._note_call(started, computed, (1, computed))
+            self._note_call(started, computed, computed, computed)
         return computed
 
     def _run(self, model_input: ModelInput, past: Past, num_tokens: int) -> Float32:
         started = time.perf_counter()
         hidden = self._machinery.decoder.last_hidden(model_input, past)
-        self._note_call(started, num_tokens, model_input.token_ids.shape)
+        rows, length = model_input.token_ids.shape
+        processed = self._machinery.decoder.processed_tokens(rows, length, past.num_tokens)
+        self._note_call(started, num_tokens, processed, processed // rows)
         return hidden
 
-    def _note_call(self, started: float, real_tokens: int, shape: tuple[int, ...]) -> None:
-        rows, length = shape
-        self._counts.note_call(time.perf_counter() - started, real_tokens, rows * length, length)
+    def _note_call(self, started: float, real_tokens: int, processed_tokens: int, length: int) -> None:
+        self._counts.note_call(time.perf_counter() - started, real_tokens, processed_tokens, length)
 
     def _log_norm(self, hidden: Float32) -> Float64:
         started = time.perf_counter()

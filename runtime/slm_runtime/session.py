@@ -1,5 +1,6 @@
-"""The only importer of onnxruntime: open graphs, run batches. Axis letters as in `manifest`."""
+"""Open graphs, run batches: onnxruntime on the CPU. Axis letters as in `manifest`."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from slm_runtime.errors import ArtifactError, GraphMismatchError, ProviderError
+from slm_runtime.errors import ArtifactError, GraphMismatchError
 from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec, RooflineSpec
 from slm_runtime.matrix import Matrix
 from slm_runtime.model_input import ModelInput
@@ -38,20 +39,33 @@ def empty_past(spec: GraphSpec) -> Past:
     return Past(tuple(np.zeros((1, spec.num_kv_heads, 0, spec.head_dim), np.float32) for _ in spec.past_names()))
 
 
+def appended(past: Past, new: Sequence[Float32]) -> Past:
+    """`past` followed by the tokens of `new`, per layer and kind [B, Hkv, S, Dh], row after row."""
+    joined = []
+    for old, rows in zip(past.arrays, new, strict=True):
+        flat = rows.transpose(1, 0, 2, 3).reshape(1, rows.shape[1], -1, rows.shape[3])
+        array = np.concatenate((old, flat), axis=2)
+        array.setflags(write=False)
+        joined.append(array)
+    return Past(tuple(joined))
+
+
 class DecoderSession:
     """A decoder graph of a bundle, ready to run.
 
     Raises:
-        ProviderError: the provider is not in this onnxruntime.
         ArtifactError: this onnxruntime is too old for the bundle, or cannot open the graph.
         GraphMismatchError: the graph's inputs and outputs are not those of the manifest.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, graph: GraphSpec, *, provider: str, num_threads: int) -> None:
+    room = None  # rows and pasts may have any length
+
+    def __init__(self, folder: Path, manifest: Manifest, graph: GraphSpec, *, num_threads: int) -> None:
         _check_version(folder, manifest.min_onnxruntime)
         self.spec = graph
+        self.precision = graph.precision
         self.num_threads = num_threads
-        self.provider = _check_provider(provider)
+        self.provider = PROVIDERS["cpu"]
         self._session = _open_decoder(folder, manifest, graph, num_threads, self.provider)
         _check_names(folder / self.spec.file, self._session, self.spec.input_names(), self.spec.output_names())
         self._embeddings = Matrix(folder, manifest.embeddings)
@@ -63,13 +77,15 @@ class DecoderSession:
     def with_present(self, model_input: ModelInput, past: Past) -> tuple[Float32, Past]:
         """As `last_hidden`, and `past` followed by the keys and values of all B * S tokens, row after row."""
         hidden, *new = self._session.run(self.spec.output_names(), self._feeds(model_input, past))
-        joined = []
-        for old, rows in zip(past.arrays, new, strict=True):
-            flat = rows.transpose(1, 0, 2, 3).reshape(1, rows.shape[1], -1, rows.shape[3])
-            array = np.concatenate((old, flat), axis=2)
-            array.setflags(write=False)
-            joined.append(array)
-        return hidden, Past(tuple(joined))
+        return hidden, appended(past, new)
+
+    def processed_tokens(self, rows: int, length: int, past_len: int) -> int:  # noqa: ARG002 (any length is computed)
+        """What the model computes for `rows` rows of `length` tokens, padding included."""
+        return rows * length
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Nothing to tell beyond the provider: one graph, all of it on the CPU."""
+        return []
 
     def _feeds(self, model_input: ModelInput, past: Past) -> dict[str, NDArray[Any]]:
         spec = self.spec
@@ -97,7 +113,8 @@ class Normalizer:
         for rows in self._head.chunks(NORMALIZER_CHUNK_ROWS):
             feeds = {self._spec.hidden: hidden, self._spec.head_rows: rows}
             part = self._session.run([self._spec.log_norm], feeds)[0]
-            total = np.logaddexp(total, part.astype(np.float64))
+            with np.errstate(invalid="ignore"):  # what is not a number becomes the error of its row
+                total = np.logaddexp(total, part.astype(np.float64))
         return total
 
 
@@ -183,24 +200,17 @@ def _check_names(path: Path, session: ort.InferenceSession, inputs: Sequence[str
             )
 
 
-def _check_provider(name: str) -> str:
-    wanted, available = PROVIDERS[name], ort.get_available_providers()
-    if wanted not in available:
-        raise ProviderError(
-            f"provider {name} is not in this onnxruntime {ort.__version__} (available: {', '.join(available)}); "
-            "use --provider cpu, or install an onnxruntime that has it"
-        )
-    if name == "coreml":
-        raise ProviderError("this bundle holds no CoreML graph, only the CPU decoder; use --provider cpu")
-    return wanted
+def is_older(version: str, minimum: str) -> bool:
+    """Whether `version` of onnxruntime comes before version `minimum`."""
+    return _numbers(version) < _numbers(minimum)
 
 
 def _check_version(folder: Path, minimum: str) -> None:
-    if _version(ort.__version__) < _version(minimum):
+    if is_older(ort.__version__, minimum):
         raise ArtifactError(
             f"{folder}: needs onnxruntime {minimum} or newer, this is {ort.__version__}; pip install -U onnxruntime"
         )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2])
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from slm_runtime.calibration import Calibration
 from slm_runtime.classifier import Classifier
+from slm_runtime.command import say_on_stderr
 from slm_runtime.content_free import CONTENT_FREE_TEXTS, content_free_prior
 from slm_runtime.errors import InputError, OutputError
 from slm_runtime.machine import describe_machine, versions
@@ -112,7 +113,9 @@ def _comments(request: TuneRequest, data: str, classifier: Classifier) -> list[s
 
 
 def _load(request: TuneRequest) -> Classifier:
-    return Classifier.load(request.bundle, provider=request.provider, threads=request.threads, precision="fp32")
+    return Classifier.load(
+        request.bundle, provider=request.provider, threads=request.threads, precision="fp32", say=say_on_stderr
+    )
 
 
 def _score(classifier: Classifier, task: Task, rows: Sequence[GoldRow], request: TuneRequest) -> ScoredRows:

@@ -70,7 +70,7 @@ def rotate(step: PrefillStep) -> None:
         for writer in (layer.out, layer.down):
             _rotate_outputs(writer, rotation)
         _rotate_values(layer)
-    step.leave = RotatedNorm(cast("nn.Module", step.leave.norm), rotation)
+    step.leave = RotatedNorm(step.norm, rotation)
 
 
 def _fold_norm(norm: nn.Module, *readers: nn.Linear) -> None:
