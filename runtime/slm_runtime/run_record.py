@@ -8,6 +8,7 @@ from typing import Any
 
 from slm_runtime.classifier import Classifier, TaskRunner
 from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
+from slm_runtime.options import RunCounts
 from slm_runtime.run_identity import Identity
 from slm_runtime.writers import write_file
 
@@ -27,8 +28,6 @@ def describe_run(
     timeline: Sequence[tuple[float, int]],
 ) -> dict[str, Any]:
     """The record, ready for JSON. `identity` is None for a run that could not have been resumed."""
-    counts = runner.counts
-    processed = sorted(counts.processed_by_length.items())
     return {
         "versions": versions(),
         "bundle": {"id": classifier.bundle.manifest.model.id, "digest": classifier.bundle.manifest.digest},
@@ -42,6 +41,17 @@ def describe_run(
         "identity": identity,
         "machine": describe_machine(classifier.num_threads),
         "provider": classifier.decoder.provider,
+        **describe_counts(runner.counts),
+        "timings": {name: round(value, 4) for name, value in timings.items()},
+        "timeline": timeline,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def describe_counts(counts: RunCounts) -> dict[str, Any]:
+    """The part of the record that grows with the rows."""
+    processed = sorted(counts.processed_by_length.items())
+    return {
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)
@@ -52,9 +62,6 @@ def describe_run(
             {"length": length, "real_tokens": counts.real_by_length[length], "processed_tokens": tokens}
             for length, tokens in processed
         ],
-        "timings": {name: round(value, 4) for name, value in timings.items()},
-        "timeline": timeline,
-        "peak_memory_bytes": peak_memory_bytes(),
     }
 
 
