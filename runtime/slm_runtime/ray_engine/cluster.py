@@ -4,8 +4,11 @@ import logging
 import os
 import pickle
 import socket
+import sys
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +31,6 @@ OBJECT_STORE_BYTES = 500_000_000
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 # The name is historical: without clusters, Ray listens on the loopback interface alone.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -91,16 +92,19 @@ def labelled_blocks(
         num_cpus=0,
         compute=TaskPoolStrategy(size=NUM_READERS),
     )
-    pipeline = pipeline.map_batches(
-        _Label,
-        fn_constructor_kwargs={"setup": setup},
-        batch_size=1,
-        batch_format="pyarrow",
-        num_cpus=setup.threads,
-        compute=ActorPoolStrategy(size=num_workers),
-        max_restarts=-1,
-        max_task_retries=MAX_TASK_RETRIES,
-    )
+    with warnings.catch_warnings():
+        # Ray 2.64 will have another way to bound the retries; the extra is pinned below it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pipeline = pipeline.map_batches(
+            _Label,
+            fn_constructor_kwargs={"setup": setup},
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=setup.threads,
+            compute=ActorPoolStrategy(size=num_workers),
+            max_restarts=-1,
+            max_task_retries=MAX_TASK_RETRIES,
+        )
     for row in pipeline.iter_rows():
         block = pickle.loads(row["block"])  # noqa: S301 - from our own worker
         assert isinstance(block, LabelledBlock)
@@ -132,14 +136,15 @@ def _start(*, num_cpus: int) -> None:
     import ray
 
     try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            logging_level="critical",
-            log_to_driver=False,
-        )
+        with _silent():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                logging_level="critical",
+                log_to_driver=False,
+            )
     except SystemExit as stop:  # what Ray makes of SIGTERM
         raise KeyboardInterrupt from stop
 
@@ -149,9 +154,24 @@ def _connect(address: str) -> None:
 
     _check_reachable(address)
     try:
-        ray.init(address=address, logging_level="critical", log_to_driver=False)
+        with _silent():
+            ray.init(address=address, logging_level="critical", log_to_driver=False)
     except (OSError, ValueError, RuntimeError, SystemExit) as error:
         raise _unreachable(address, " ".join(str(error).split())) from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing on standard error, not even from Ray's C++ side, which announces that it will not log."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _check_reachable(address: str) -> None:

@@ -191,11 +191,12 @@ class Job:
         manifest, counts = self.manifest, self.manifest.counts
         rate = progress.num_rows / progress.elapsed_s
         return (
-            f"{counts.rows} rows of {len(manifest.parts)} files; {progress.num_rows} in {progress.elapsed_s:.1f} s "
-            f"({rate:.1f} rows/s, {self.model.rule} scoring, {len(progress.peak_memory)} workers): "
-            f"{len(failed)} files failed, {counts.errors} errors, {counts.truncated} truncated, {counts.duplicates} duplicates, "
-            f"{counts.rechecked} re-checked; {counts.processed_tokens} of {counts.prompt_tokens} prompt tokens "
-            f"processed, {counts.padding_share:.1%} padding"
+            f"{counts.rows} rows of {len(manifest.parts)} files, {len(failed)} files failed; "
+            f"now {progress.num_rows} rows in {progress.elapsed_s:.1f} s ({rate:.1f} rows/s, "
+            f"{self.model.rule} scoring, {len(progress.peak_memory)} workers): {counts.errors} errors, "
+            f"{counts.truncated} truncated, {counts.duplicates} duplicates, {counts.rechecked} re-checked; "
+            f"{counts.processed_tokens} of {counts.prompt_tokens} prompt tokens processed, "
+            f"{counts.padding_share:.1%} padding"
         )
 
     def _say(self, message: str) -> None:
