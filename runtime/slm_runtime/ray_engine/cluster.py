@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from slm_runtime.errors import InputError
+from slm_runtime.errors import ClusterError, InputError
 from slm_runtime.extra import require
 from slm_runtime.ray_engine.blocks import LabelledBlock, TicketBlock
 from slm_runtime.ray_engine.reading import BlockReader
@@ -21,11 +21,12 @@ from slm_runtime.ray_engine.worker import BlockLabeller, WorkerSetup
 from slm_runtime.threads import usable_threads
 
 CONNECT_S = 5.0
-# Parsing is a thousand times quicker than labelling: two readers feed thousands of workers.
-NUM_READERS = 2
+# Parsing is a thousand times quicker than labelling.
+WORKERS_PER_READER = 100
 MAX_READ_TASKS = 1000
 # A block whose worker died so often is given up, and with it its file.
 MAX_TASK_RETRIES = 4
+MAX_REASON_CHARS = 500
 # Blocks are a megabyte or less; Ray would take a third of the memory.
 OBJECT_STORE_BYTES = 500_000_000
 _QUIET = {
@@ -36,6 +37,17 @@ _QUIET = {
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
+def import_ray(address: str | None) -> None:
+    """Import ray with the settings for a cluster at `address`, or for one on this machine, which it reads only once.
+
+    Raises:
+        InputError: ray is not installed.
+    """
+    settings = _QUIET if address is not None else _QUIET | _LOOPBACK
+    os.environ.update({name: value for name, value in settings.items() if name not in os.environ})
+    require("ray.data", extra="ray", purpose="--engine ray")
+
+
 @contextmanager
 def cluster(address: str | None, *, num_workers: int | None, threads: int) -> Iterator[int]:
     """A connection to the cluster at `address`, or a cluster on this machine alone that ends with the context.
@@ -44,12 +56,9 @@ def cluster(address: str | None, *, num_workers: int | None, threads: int) -> It
     this process has already is used and left open.
 
     Raises:
-        InputError: ray is not installed, or the cluster cannot be reached.
+        InputError: the address is none.
+        ClusterError: there is no cluster at the address, or none can be started.
     """
-    os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
-    if address is None:
-        os.environ.update(_LOOPBACK)
-    require("ray.data", extra="ray", purpose="--engine ray")
     import ray
 
     connected_before = ray.is_initialized()
@@ -72,15 +81,20 @@ def labelled_blocks(
     """The labelled blocks of the inputs, (number, name) each: file after file, block after block.
 
     Blocks that could not be computed are missing.
+
+    Raises:
+        ClusterError: the job as a whole failed.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+    from ray.exceptions import RayError
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
     context.target_max_block_size = 1  # every row of the pipeline, a block of tickets, is scheduled by itself
+    context.max_consecutive_actor_init_deaths = MAX_TASK_RETRIES
     context.max_errored_blocks = -1  # what is missing is noticed where parts are written
     rows = [{"file": file, "name": name} for file, name in names]
     pipeline = ray.data.from_items(rows, override_num_blocks=min(len(rows), MAX_READ_TASKS))
@@ -90,7 +104,7 @@ def labelled_blocks(
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=0,
-        compute=TaskPoolStrategy(size=NUM_READERS),
+        compute=TaskPoolStrategy(size=min(len(rows), 1 + num_workers // WORKERS_PER_READER)),
     )
     with warnings.catch_warnings():
         # Ray 2.64 will have another way to bound the retries; the extra is pinned below it.
@@ -105,10 +119,13 @@ def labelled_blocks(
             max_restarts=-1,
             max_task_retries=MAX_TASK_RETRIES,
         )
-    for row in pipeline.iter_rows():
-        block = pickle.loads(row["block"])  # noqa: S301 - from our own worker
-        assert isinstance(block, LabelledBlock)
-        yield block
+    try:
+        for row in pipeline.iter_rows():
+            block = pickle.loads(row["block"])  # noqa: S301 - from our own worker
+            assert isinstance(block, LabelledBlock)
+            yield block
+    except RayError as error:
+        raise ClusterError(f"the Ray cluster failed: {' '.join(str(error).split())[:MAX_REASON_CHARS]}") from error
 
 
 def _read(batch: pa.Table, reader: BlockReader) -> Iterator[pa.Table]:
@@ -147,6 +164,9 @@ def _start(*, num_cpus: int) -> None:
             )
     except SystemExit as stop:  # what Ray makes of SIGTERM
         raise KeyboardInterrupt from stop
+    except Exception as error:  # Ray raises no class of its own here
+        reason = " ".join(str(error).split())
+        raise ClusterError(f"no Ray cluster starts on this machine: {reason[:MAX_REASON_CHARS]}") from error
 
 
 def _connect(address: str) -> None:
@@ -189,8 +209,8 @@ def _check_reachable(address: str) -> None:
         raise _unreachable(address, str(error)) from error
 
 
-def _unreachable(address: str, reason: str) -> InputError:
-    return InputError(
+def _unreachable(address: str, reason: str) -> ClusterError:
+    return ClusterError(
         f"--ray-address {address}: no Ray cluster can be reached there ({reason}); start one with ray start --head, "
         "or leave the address out to use this machine alone"
     )

@@ -28,13 +28,14 @@ def classify_files(request: ClassifyRequest) -> int:
         SlmError: anything that cannot be used, before a row is labelled.
     """
     require("pyarrow", extra="ray", purpose="--engine ray")
-    require("ray", extra="ray", purpose="--engine ray")
+    from slm_runtime.ray_engine.cluster import import_ray
     from slm_runtime.ray_engine.inputs import check_outside, part_names, select_inputs
     from slm_runtime.ray_engine.job import Job
     from slm_runtime.ray_engine.job_manifest import open_job
     from slm_runtime.ray_engine.storage import Storage
 
     started = time.perf_counter()
+    import_ray(request.ray_address)
     task = request.read_task()
     if not request.quiet:
         for twins in case_twins(task.labels):

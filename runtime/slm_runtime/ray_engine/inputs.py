@@ -19,20 +19,22 @@ SHOWN_NAMES = 3
 class Selection:
     """The files below `storage` that an input address means.
 
-    `pattern` is a file name, a glob, or None for a whole folder; `any_ending` is set when the format is given.
+    `pattern` is a glob, or None for a whole folder, or the name of one file where `is_file`; `any_ending` is set when
+    the format is given.
     """
 
     storage: Storage
     pattern: str | None
     any_ending: bool
+    is_file: bool = False
 
     def accepts(self, name: str) -> bool:
         """True for the name of an input. Names with a dot or underscore in front are only meant by a glob that has it.
 
         `*` stays within a folder, `**` is any number of folders.
         """
-        if self.pattern == name:
-            return True
+        if self.is_file:
+            return name == self.pattern
         pattern = self.pattern or "**/*"
         readable = self.any_ending or is_ticket_file(name)
         return readable and _matches(name.split("/"), pattern.split("/"))
@@ -56,7 +58,7 @@ class Selection:
             seen = ", ".join(file.name for file in found[:SHOWN_NAMES]) or "nothing"
             expected = "any file" if self.any_ending else f"files that end in {', '.join(FORMATS)} or {PARQUET}"
             raise InputError(
-                f"{self.storage.root}: no input for {self.pattern or 'the folder'!r} (found {seen}); "
+                f"{self.storage.path(self.pattern or '')}: no input there (found {seen}); "
                 f"expected {expected}, none of them hidden by a dot or underscore"
             )
         return files
@@ -72,7 +74,7 @@ def select_inputs(address: str, *, any_ending: bool) -> Selection:
     storage = Storage.at(address) if "://" not in address or not _WILDCARD.search(bare) else None
     kind = "nothing" if storage is None else storage.kind()
     if storage is not None and kind == "file":
-        return Selection(storage.parent, PurePosixPath(storage.root).name, any_ending)
+        return Selection(storage.parent, PurePosixPath(storage.root).name, any_ending, is_file=True)
     if storage is not None and kind == "folder":
         return Selection(storage, None, any_ending)
     segments = bare.split("/")

@@ -10,7 +10,7 @@ import click
 
 from slm_runtime.classify_request import ClassifyRequest
 from slm_runtime.command import ALL_LABELLED, SOME_FAILED
-from slm_runtime.errors import InterruptedRunError, OutputError
+from slm_runtime.errors import ClusterError, InterruptedRunError, OutputError
 from slm_runtime.interruption import RaiseOnSignal
 from slm_runtime.machine import peak_memory_bytes
 from slm_runtime.ray_engine.blocks import BlockSize
@@ -49,7 +49,7 @@ class Job:
         Raises:
             InterruptedRunError: Ctrl-C or SIGTERM; says what is kept.
             OutputError: a part cannot be written.
-            InputError: the cluster cannot be reached.
+            ClusterError: the cluster cannot be reached, or failed.
         """
         self._tell_resumed()
         ahead = self._ahead()
@@ -142,8 +142,9 @@ class Job:
         except KeyboardInterrupt:
             self.manifest.save()
             raise InterruptedRunError(self._go_on("interrupted")) from None
-        except OutputError as error:
-            raise OutputError(self._go_on(str(error))) from error
+        except (OutputError, ClusterError) as error:
+            self.manifest.save()
+            raise type(error)(self._go_on(str(error))) from error
 
     def _go_on(self, what: str) -> str:
         done, all_parts = len(self.manifest.parts), len(self.manifest.files)
