@@ -68,9 +68,10 @@ def test_a_cluster_that_is_not_there_is_one_quick_line(run, bundle: Path, tmp_pa
         "ray",
     )
     for unreachable in (address, "no.such.host.invalid:6379", "auto"):
-        outcome = run(*argv, "--ray-address", unreachable, "--overwrite")
+        outcome = run(*argv, "--ray-address", unreachable)
         assert (outcome.code, len(outcome.err.splitlines())) == (4, 1), outcome.err
         assert f"--ray-address {unreachable}: no Ray cluster can be reached" in outcome.err
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_without_ray_the_message_names_the_extra(bundle: Path, tmp_path: Path) -> None:

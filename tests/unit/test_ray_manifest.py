@@ -54,6 +54,13 @@ def test_a_job_goes_on_where_it_was(output: Storage, half_done: JobManifest) -> 
     assert (again.counts, again.num_blank, again.num_replaced, again.num_low_mass) == (counts(3), 4, 5, 2)
 
 
+def test_a_job_without_any_part_is_simply_started_anew(output: Storage) -> None:
+    open_job(output, dict(IDENTITY), FILES, resume=False, overwrite=False).save()
+    for resume in (False, True):
+        again = open_job(output, IDENTITY | {"task": "other"}, FILES[:1], resume=resume, overwrite=False)
+        assert (again.identity["task"], again.files) == ("other", FILES[:1])
+
+
 def test_files_that_came_later_are_not_part_of_the_job(output: Storage, half_done: JobManifest) -> None:
     again = open_job(output, dict(IDENTITY), [*FILES, FileInfo("c.csv", 1, 1)], resume=True, overwrite=False)
     assert again.files == FILES

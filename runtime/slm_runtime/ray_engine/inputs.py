@@ -51,6 +51,8 @@ class Selection:
         Raises:
             InputError: there is none.
         """
+        if self.is_file and self.pattern is not None:
+            return [self.storage.file(self.pattern)]
         recursive = self.pattern is None or "/" in self.pattern
         found = self.storage.files(recursive=recursive)
         files = [file for file in found if self.accepts(file.name)]

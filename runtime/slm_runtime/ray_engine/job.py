@@ -2,26 +2,26 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from slm_runtime.classify_request import ClassifyRequest
 from slm_runtime.command import ALL_LABELLED, SOME_FAILED
-from slm_runtime.errors import ClusterError, InterruptedRunError, OutputError
+from slm_runtime.errors import InterruptedRunError, OutputError, SlmError
 from slm_runtime.interruption import RaiseOnSignal
-from slm_runtime.machine import peak_memory_bytes
 from slm_runtime.ray_engine.blocks import BlockSize
-from slm_runtime.ray_engine.cluster import cluster, labelled_blocks
+from slm_runtime.ray_engine.cluster import cluster
 from slm_runtime.ray_engine.job_manifest import JobManifest
+from slm_runtime.ray_engine.job_outcome import JobOutcome
 from slm_runtime.ray_engine.job_progress import JobProgress
 from slm_runtime.ray_engine.parts import PartError, write_parts
+from slm_runtime.ray_engine.pipeline import labelled_blocks
 from slm_runtime.ray_engine.reading import BlockReader
 from slm_runtime.ray_engine.storage import Storage
 from slm_runtime.ray_engine.worker import WorkerSetup
-from slm_runtime.run_record import describe_counts
 from slm_runtime.run_watch import misfits
 
 if TYPE_CHECKING:
@@ -58,18 +58,18 @@ class Job:
             return SOME_FAILED if self.manifest.counts.errors else ALL_LABELLED
         with ExitStack() as stack:
             record = stack.enter_context(self._open_record())  # with its lock, before the manifest is touched
-            self.manifest.save()
             threads = self.request.threads or DEFAULT_THREADS
             address = self.request.ray_address
             num_workers = stack.enter_context(cluster(address, num_workers=self.request.concurrency, threads=threads))
             stack.enter_context(RaiseOnSignal())  # Ray has put its own handler there
+            self.manifest.save()
             progress = stack.enter_context(closing(JobProgress(len(ahead), hidden=self.request.quiet)))
             with self._kept():
                 failed = self._label(ahead, num_workers, threads, progress)
             self.manifest.remove_left_over(list(self.manifest.parts))
             self.manifest.save()
             progress.close()
-            self._conclude(record, failed, progress, num_workers, threads)
+            self._conclude(record, JobOutcome(self.manifest, failed, progress, num_workers, threads))
         return SOME_FAILED if failed or self.manifest.counts.errors else ALL_LABELLED
 
     def _ahead(self) -> list[tuple[int, str]]:
@@ -139,12 +139,12 @@ class Job:
         """Whatever ends the job, the manifest knows the parts that are complete."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.manifest.save()
+        except (KeyboardInterrupt, SlmError) as error:
+            with suppress(OutputError):  # the error that is on its way says more
+                self.manifest.save()
+            if isinstance(error, SlmError):
+                raise type(error)(self._go_on(str(error))) from error
             raise InterruptedRunError(self._go_on("interrupted")) from None
-        except (OutputError, ClusterError) as error:
-            self.manifest.save()
-            raise type(error)(self._go_on(str(error))) from error
 
     def _go_on(self, what: str) -> str:
         done, all_parts = len(self.manifest.parts), len(self.manifest.files)
@@ -156,49 +156,16 @@ class Job:
         if self.num_added:
             self._say(f"{self.num_added} files came after this run was started and are not part of it")
 
-    def _conclude(
-        self, record: IO[bytes], failed: dict[str, str], progress: JobProgress, num_workers: int, threads: int
-    ) -> None:
+    def _conclude(self, record: IO[bytes], outcome: JobOutcome) -> None:
         """Failures, warnings, summary and the record."""
-        manifest = self.manifest
-        for name, reason in failed.items():
+        for name, reason in outcome.failed.items():
             click.echo(f"slm-run: {reason if name in reason else f'{name}: {reason}'}", err=True)
+        manifest = self.manifest
         for warning in misfits(manifest.counts, manifest.num_low_mass, len(self.model.task.labels)):
             self._say(f"warning: {warning}")
-        facts: dict[str, Any] = {
-            **self.model.record,
-            **describe_counts(manifest.counts),
-            "timings": {"load_s": round(self.load_s, 4), "run_s": round(progress.elapsed_s, 4)},
-            "timeline": progress.timeline,
-            "peak_memory_bytes": peak_memory_bytes(),
-            "blank_lines": manifest.num_blank,
-            "replaced_characters": manifest.num_replaced,
-            "input": {
-                "files": len(manifest.files),
-                "size_bytes": sum(file.size_bytes for file in manifest.files),
-            },
-            "failed": failed,
-            "workers": {
-                "wanted": num_workers,
-                "threads": threads,
-                "started": len(progress.peak_memory),
-                "peak_memory_bytes": max(progress.peak_memory.values(), default=0),
-            },
-        }
+        facts = self.model.record | outcome.describe() | {"timings": outcome.timings(self.load_s)}
         record.write((json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
-        self._say(self._summary(failed, progress))
-
-    def _summary(self, failed: dict[str, str], progress: JobProgress) -> str:
-        manifest, counts = self.manifest, self.manifest.counts
-        rate = progress.num_rows / progress.elapsed_s
-        return (
-            f"{counts.rows} rows of {len(manifest.parts)} files, {len(failed)} files failed; "
-            f"now {progress.num_rows} rows in {progress.elapsed_s:.1f} s ({rate:.1f} rows/s, "
-            f"{self.model.rule} scoring, {len(progress.peak_memory)} workers): {counts.errors} errors, "
-            f"{counts.truncated} truncated, {counts.duplicates} duplicates, {counts.rechecked} re-checked; "
-            f"{counts.processed_tokens} of {counts.prompt_tokens} prompt tokens processed, "
-            f"{counts.padding_share:.1%} padding"
-        )
+        self._say(outcome.summary(self.model.rule))
 
     def _say(self, message: str) -> None:
         if not self.request.quiet:

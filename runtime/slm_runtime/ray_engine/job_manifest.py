@@ -97,6 +97,8 @@ def open_job(
         return JobManifest(output, identity, list(files))
     if overwrite:
         return JobManifest(output, identity, list(files), left_over=[*before.left_over, *before.parts])
+    if not before.parts and not before.left_over:  # nothing to lose, nothing to go on with
+        return JobManifest(output, identity, list(files))
     if not resume:
         raise OutputError(
             f"{output.root}: a run is there, {len(before.parts)} of {len(before.files)} parts complete; "

@@ -19,6 +19,7 @@ class JobProgress:
         self.num_rows = 0
         self.peak_memory: dict[str, int] = {}
         self.timeline: list[tuple[float, int]] = []
+        self._blocks, self._every = 0, 1
         self._bar: Any = tqdm(
             total=num_files, unit="file", file=sys.stderr, disable=hidden or not sys.stderr.isatty(), dynamic_ncols=True
         )
@@ -31,9 +32,12 @@ class JobProgress:
         """A labelled block has come."""
         self.num_rows += block.counts.rows
         self.peak_memory[block.worker] = block.peak_memory_bytes
-        self.timeline.append((round(self.elapsed_s, 3), self.num_rows))
-        if len(self.timeline) > MAX_TIMELINE_POINTS:
+        self._blocks += 1
+        if self._blocks % self._every == 0:
+            self.timeline.append((round(self.elapsed_s, 3), self.num_rows))
+        if len(self.timeline) > MAX_TIMELINE_POINTS:  # every other one goes
             self.timeline = self.timeline[1::2]
+            self._every *= 2
         self._bar.set_postfix_str(f"{self.num_rows} rows, {self.num_rows / self.elapsed_s:.1f} rows/s")
 
     def file_done(self) -> None:

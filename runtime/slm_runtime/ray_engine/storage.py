@@ -84,6 +84,12 @@ class Storage:
         ]
         return sorted(files, key=lambda file: file.name)
 
+    def file(self, name: str) -> FileInfo:
+        """One file that is there."""
+        with self._reported(InputError, f"{name} cannot be read"):
+            info = self.filesystem.get_file_info(self.path(name))
+        return FileInfo(name, info.size or 0, info.mtime_ns)
+
     def ticket_file(self, name: str) -> Path | StoredFile:
         """The file for a reader."""
         if self.is_local:
