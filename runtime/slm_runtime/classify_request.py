@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -50,6 +51,31 @@ class ClassifyRequest:
     dry_run: bool
     explain: int | None
     quiet: bool
+    engine: Literal["local", "ray"] = "local"
+    ray_address: str | None = None
+    concurrency: int | None = None
+    output_format: str | None = None
+
+    def check_engine(self) -> None:
+        """Refuse flags that say nothing to the chosen engine."""
+        if self.engine == "local":
+            alien = {
+                "--ray-address": self.ray_address is not None,
+                "--concurrency": self.concurrency is not None,
+                "--output-format": self.output_format is not None,
+            }
+        else:
+            alien = {
+                "--explain": self.explain is not None,
+                "--dry-run": self.dry_run,
+                "--strict": self.strict,
+                "--limit": self.limit is not None,
+                "-i -": self.input == "-",
+                "-o -": self.output == "-",
+            }
+        if refused := [flag for flag, given in alien.items() if given]:
+            other = "ray" if self.engine == "local" else "local"
+            raise click.UsageError(f"{', '.join(refused)}: only with --engine {other}")
 
     def read_task(self) -> Task:
         """The task of --task, or of the labels with the default prompt; flags win over the file."""
@@ -88,6 +114,11 @@ class ClassifyRequest:
             format=self.input_format,
             all_columns=Path(self.output).suffix.lower() in (".csv", ".tsv"),
         )
+
+    @property
+    def worker_precision(self) -> Precision:
+        """`auto` looks at the first rows of a run, which a worker does not see: with --engine ray it means fp32."""
+        return "fp32" if self.precision == "auto" else self.precision
 
     @property
     def input_is_file(self) -> bool:

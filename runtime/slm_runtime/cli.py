@@ -114,6 +114,20 @@ def slm_run() -> None:
     help="Show prompt, tokens and scores of one row, counted from 0; write nothing.",
 )
 @click.option("--quiet", is_flag=True, help="No progress bar, no summary.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: a file, folder or glob (also s3:// and the like) to a folder of parts, on many machines.",
+)
+@click.option("--ray-address", metavar="ADDR", help="HOST:PORT of a Ray cluster, or auto; default: this machine alone.")
+@click.option("--concurrency", type=click.IntRange(1), help="Workers of the Ray job; default: as many as have room.")
+@click.option(
+    "--output-format",
+    type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
+    help="Format of the parts of a Ray job; default: jsonl.",
+)
 def classify(**flags: Any) -> int:
     """Give every ticket of a file one label.
 
@@ -122,10 +136,17 @@ def classify(**flags: Any) -> int:
       slm-run classify models/qwen2.5-0.5b-instruct -i tickets.csv -o labels.jsonl \\
           --labels billing,technical,account
     """
-    from slm_runtime.classify_command import classify_file
     from slm_runtime.classify_request import ClassifyRequest
 
-    return classify_file(ClassifyRequest(**flags))
+    request = ClassifyRequest(**flags)
+    request.check_engine()
+    if request.engine == "ray":
+        from slm_runtime.ray_engine.command import classify_files
+
+        return classify_files(request)
+    from slm_runtime.classify_command import classify_file
+
+    return classify_file(request)
 
 
 @slm_run.command(epilog=EXIT_CODES)

@@ -16,7 +16,8 @@
     │   ├── DigestError               a file is missing or its size or sha256 is not the manifest's
     │   ├── FormatError               not a bundle, or one of a format this version cannot read
     │   └── GraphMismatchError        the graph does not have the inputs and outputs the manifest states
-    └── ProviderError        exit 4   the execution provider is not available here
+    ├── ProviderError        exit 4   the execution provider is not available here
+    └── ClusterError         exit 4   the Ray cluster cannot be reached, or failed
 
 A message names the subject, what was found, what was expected, and the next step.
 """
@@ -100,5 +101,11 @@ class PrecisionError(ArtifactError):
 
 class ProviderError(SlmError):
     """The requested execution provider cannot be used on this machine."""
+
+    exit_code = 4
+
+
+class ClusterError(SlmError):
+    """The Ray cluster cannot be reached, or it failed."""
 
     exit_code = 4

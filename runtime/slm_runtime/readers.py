@@ -5,10 +5,11 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self, cast
 
 from slm_runtime.errors import InputError
 from slm_runtime.extra import require
@@ -31,6 +32,14 @@ class TicketSource(Protocol):
     live: PollingInput | None
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that is in no local folder: what messages call it, and how it is opened."""
+
+    name: str
+    open: Callable[[], BinaryIO]
 
 
 class TicketReader:
@@ -79,7 +88,7 @@ class TicketReader:
 
 
 def open_tickets(
-    path: str | Path,
+    path: str | Path | StoredFile,
     *,
     text_column: str = "text",
     id_column: str | None = None,
@@ -105,17 +114,23 @@ def open_tickets(
 
     Raises: InputError if the input cannot be opened, has no known ending, or its header cannot be used.
     """
-    path = Path(path)
+    open_stream = path.open if isinstance(path, StoredFile) else None
+    path = Path(path.name if isinstance(path, StoredFile) else path)
     kind = _format(path, format)
     if kind == "parquet":
         _check_parquet(path, encoding or delimiter)
         from slm_runtime.readers_parquet import open_parquet
 
         source, chosen = open_parquet(
-            path, text_column=text_column, id_column=id_column, keep_columns=keep_columns, all_columns=all_columns
+            path,
+            text_column=text_column,
+            id_column=id_column,
+            keep_columns=keep_columns,
+            all_columns=all_columns,
+            open_stream=open_stream,
         )
         return TicketReader(source, source.tickets(chosen), chosen.fields if all_columns else ())
-    lines = _open_lines(path, encoding)
+    lines = _open_lines(path, encoding, open_stream)
     if kind == "jsonl":
         tickets = jsonl_tickets(lines, text_column=text_column, id_column=id_column, keep_columns=keep_columns)
         return TicketReader(lines, tickets)
@@ -158,14 +173,24 @@ def _check_parquet(path: Path, text_option: str | None) -> None:
     require("pyarrow", extra="parquet", purpose=f"{path}: reading Parquet")
 
 
-def _open_lines(path: Path, encoding: str | None) -> PhysicalLines:
+def is_ticket_file(name: str) -> bool:
+    """True for a name whose ending says a format."""
+    name = name.lower()
+    return name.endswith(PARQUET) or Path(name.removesuffix(".gz")).suffix in FORMATS
+
+
+def _open_lines(path: Path, encoding: str | None, open_stream: Callable[[], BinaryIO] | None) -> PhysicalLines:
     if str(path) == "-":
         pipe = PollingInput(sys.stdin.buffer, owns_stream=False)
         return PhysicalLines(io.BufferedReader(pipe), name="standard input", encoding=encoding or "utf-8", live=pipe)
     live: PollingInput | None = None
     try:
         stream: io.BufferedReader | gzip.GzipFile
-        if path.suffix.lower() == ".gz":
+        if open_stream is not None:
+            stream = io.BufferedReader(cast("io.RawIOBase", open_stream()))
+            if path.suffix.lower() == ".gz":
+                stream = gzip.GzipFile(fileobj=stream)
+        elif path.suffix.lower() == ".gz":
             stream = gzip.GzipFile(path)
         else:
             stream = path.open("rb")

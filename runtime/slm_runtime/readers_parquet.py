@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,13 +46,13 @@ class ParquetInput:
     num_replaced = 0
     live: PollingInput | None = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, open_stream: Callable[[], BinaryIO] | None = None) -> None:
         self.name = str(path)
         self._num_read = 0
         try:
-            self._stream = path.open("rb")
+            self._stream = path.open("rb") if open_stream is None else open_stream()
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
         try:
             with self._reported():
                 # Without pre_buffer, pages are read when their rows are asked for.
@@ -117,10 +118,16 @@ class ParquetInput:
 
 
 def open_parquet(
-    path: Path, *, text_column: str, id_column: str | None, keep_columns: Sequence[str], all_columns: bool
+    path: Path,
+    *,
+    text_column: str,
+    id_column: str | None,
+    keep_columns: Sequence[str],
+    all_columns: bool,
+    open_stream: Callable[[], BinaryIO] | None = None,
 ) -> tuple[ParquetInput, ParquetColumns]:
     """The open file and its columns to read. Raises InputError if the file or one of the columns cannot be used."""
-    source = ParquetInput(path)
+    source = ParquetInput(path, open_stream)
     try:
         _check_columns(source, text_column, [*([] if id_column is None else [id_column]), *keep_columns])
         single = [field.name for field in source.schema if not pa.types.is_nested(plain_type(field.type))]

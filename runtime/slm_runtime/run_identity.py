@@ -16,6 +16,11 @@ def run_identity(
 
     Threads, strategy and budgets are not in it: they change how a label is computed, not which.
     """
+    return configuration(classifier, runner) | {"input": survey.sha256, **reading}
+
+
+def configuration(classifier: Classifier, runner: TaskRunner) -> Identity:
+    """What decides the answer to a row, whatever input it comes from."""
     return {
         "model": classifier.bundle.manifest.digest,
         "task": runner.task.digest,
@@ -24,8 +29,6 @@ def run_identity(
         "margin bound": None if runner.bound is None else repr(runner.bound.bound),
         "token limit": runner.max_tokens,
         "truncation": runner.options.truncate,
-        "input": survey.sha256,
-        **reading,
     }
 
 

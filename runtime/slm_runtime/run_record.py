@@ -8,6 +8,7 @@ from typing import Any
 
 from slm_runtime.classifier import Classifier, TaskRunner
 from slm_runtime.machine import describe_machine, peak_memory_bytes, versions
+from slm_runtime.options import RunCounts
 from slm_runtime.run_identity import Identity
 from slm_runtime.writers import write_file
 
@@ -27,8 +28,6 @@ def describe_run(
     timeline: Sequence[tuple[float, int]],
 ) -> dict[str, Any]:
     """The record, ready for JSON. `identity` is None for a run that could not have been resumed."""
-    counts = runner.counts
-    processed = sorted(counts.processed_by_length.items())
     return {
         "versions": versions(),
         "bundle": {"id": classifier.bundle.manifest.model.id, "digest": classifier.bundle.manifest.digest},
@@ -45,6 +44,17 @@ def describe_run(
         "precision": _precision(runner),
         "graphs": classifier.decoder.describe(),
         "refused_graphs": list(classifier.decoders.failures),
+        **describe_counts(runner.counts),
+        "timings": {name: round(value, 4) for name, value in timings.items()},
+        "timeline": timeline,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def describe_counts(counts: RunCounts) -> dict[str, Any]:
+    """The part of the record that grows with the rows."""
+    processed = sorted(counts.processed_by_length.items())
+    return {
         "counts": {
             field.name: getattr(counts, field.name)
             for field in dataclasses.fields(counts)
@@ -55,16 +65,13 @@ def describe_run(
             {"length": length, "real_tokens": counts.real_by_length[length], "processed_tokens": tokens}
             for length, tokens in processed
         ],
-        "timings": {name: round(value, 4) for name, value in timings.items()},
-        "timeline": timeline,
-        "peak_memory_bytes": peak_memory_bytes(),
     }
 
 
 def _precision(runner: TaskRunner) -> dict[str, Any]:
     """What decided the labels; with int8, what the export measured about it and what came of it here."""
     facts: dict[str, Any] = {"labels_by": runner.precision}
-    if runner.precision != "fp32" and runner.bound is not None:
+    if runner.precision in ("auto", "int8") and runner.bound is not None:
         bound = runner.bound
         facts["measured_at_export"] = dataclasses.asdict(bound)
         facts["int8_differs"] = {"rows": bound.labels_differ, "of": bound.num_rows}

@@ -9,6 +9,7 @@ import numpy as np
 from slm_runtime.classifier import TaskRunner
 from slm_runtime.interruption import Interruption
 from slm_runtime.journal import Journal
+from slm_runtime.options import RunCounts
 from slm_runtime.progress import Progress
 from slm_runtime.records import Prediction, Ticket
 
@@ -73,27 +74,36 @@ class RunWatch:
     def leaving(self, predictions: Sequence[Prediction]) -> Iterator[tuple[Ticket, Prediction]]:
         """Each prediction with its ticket, which is forgotten."""
         for prediction in predictions:
-            self._low_mass += prediction.label_mass is not None and prediction.label_mass < LOW_LABEL_MASS
+            self._low_mass += has_low_mass(prediction)
             if prediction.id is not None and len(self._id_hashes) < COMPARED_IDS:
                 self._id_hashes.append(hash(prediction.id))
             yield self._inside.pop(prediction.row), prediction
 
     def warnings(self, runner: TaskRunner) -> Iterator[str]:
         """Doubled ids, and signs that the task does not fit the model."""
-        counts = runner.counts
         if doubled := len(self._id_hashes) - len(np.unique(np.asarray(self._id_hashes))):
             yield f"{doubled} rows have an id that an earlier row has; `row` tells them apart"
-        if counts.rows and self._low_mass > counts.rows / 2:
-            yield f"on {self._low_mass} rows the labels hold under {LOW_LABEL_MASS:.0%} of the model's answer"
-        labelled = sum(counts.labels.values())
-        if labelled >= ONE_SIDED_ROWS and len(runner.task.labels) > 1:
-            label, number = max(counts.labels.items(), key=lambda item: item[1])
-            if number > ONE_SIDED_SHARE * labelled:
-                yield (
-                    f"{number} of {labelled} labelled rows are {label!r}; look at the prompt with --explain, "
-                    "or describe the labels in a task file"
-                )
+        yield from misfits(runner.counts, self._low_mass, len(runner.task.labels))
 
     def close(self) -> None:
         """End the progress bar."""
         self._progress.close()
+
+
+def has_low_mass(prediction: Prediction) -> bool:
+    """True where the labels hold next to nothing of the model's answer."""
+    return prediction.label_mass is not None and prediction.label_mass < LOW_LABEL_MASS
+
+
+def misfits(counts: RunCounts, num_low_mass: int, num_labels: int) -> Iterator[str]:
+    """Signs that the task does not fit the model; `num_low_mass` rows are those of `has_low_mass`."""
+    if counts.rows and num_low_mass > counts.rows / 2:
+        yield f"on {num_low_mass} rows the labels hold under {LOW_LABEL_MASS:.0%} of the model's answer"
+    labelled = sum(counts.labels.values())
+    if labelled >= ONE_SIDED_ROWS and num_labels > 1:
+        label, number = max(counts.labels.items(), key=lambda item: item[1])
+        if number > ONE_SIDED_SHARE * labelled:
+            yield (
+                f"{number} of {labelled} labelled rows are {label!r}; look at the prompt with --explain, "
+                "or describe the labels in a task file"
+            )

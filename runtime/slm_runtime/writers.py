@@ -71,13 +71,25 @@ def open_output(
     kind = check_output(path, overwrite=overwrite)
     target = Path(path)
     if str(target) == "-":
-        return _writing(_standard_output(), "standard output", kind, columns, spreadsheet_safe=spreadsheet_safe)
+        return writing(_standard_output(), "standard output", kind, columns, spreadsheet_safe=spreadsheet_safe)
+    destination = whole_file(target) if is_regular(target) else _direct_file(target)
+    return writing(destination, str(target), kind, columns, spreadsheet_safe=spreadsheet_safe)
+
+
+def writing(
+    destination: AbstractContextManager[IO[bytes]],
+    name: str,
+    kind: str,
+    columns: Sequence[str],
+    *,
+    spreadsheet_safe: bool = False,
+) -> AbstractContextManager[PredictionWriter]:
+    """As `open_output`, to any stream, in the format `kind`; errors are those of `name`."""
     if kind == "parquet":
         from slm_runtime.writers_parquet import parquet_writing
 
-        return parquet_writing(whole_file(target), str(target))
-    destination = whole_file(target) if is_regular(target) else _direct_file(target)
-    return _writing(destination, str(target), kind, columns, spreadsheet_safe=spreadsheet_safe)
+        return parquet_writing(destination, name)
+    return _writing_lines(destination, name, kind, columns, spreadsheet_safe=spreadsheet_safe)
 
 
 def check_output(path: str | Path, *, overwrite: bool) -> str:
@@ -127,7 +139,7 @@ def _reported(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(
+def _writing_lines(
     destination: AbstractContextManager[IO[bytes]],
     name: str,
     kind: str,

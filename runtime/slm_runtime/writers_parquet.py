@@ -58,6 +58,11 @@ class ParquetPredictionWriter:
         if len(self._waiting) >= GROUP_ROWS or self._num_scores >= GROUP_SCORES:
             self._write_group()
 
+    def append(self, rows: pa.Table) -> None:
+        """Append rows that another writer of this class has written."""
+        with self._reported():
+            self._file.write_table(rows)
+
     def flush(self) -> None:
         """Keep what is waiting: a row group is written when it is full, or at the end."""
 
