@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from slm_runtime.command import run_command
-from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_SERVE_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
 
 BUNDLE = click.argument("bundle")
 EXIT_CODES = """\b
@@ -198,7 +198,7 @@ def tune(**flags: Any) -> int:
 @click.option(
     "--batch-tokens",
     type=click.IntRange(1),
-    default=DEFAULT_BATCH_TOKENS,
+    default=DEFAULT_SERVE_BATCH_TOKENS,
     show_default=True,
     help="Tokens scored together, estimated; what texts share counts once.",
 )

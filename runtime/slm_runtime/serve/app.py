@@ -10,13 +10,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from slm_runtime.errors import SlmError
 from slm_runtime.serve.body import BodyReader
 from slm_runtime.serve.classify_body import classify_tickets
 from slm_runtime.serve.docs_page import docs_page
 from slm_runtime.serve.observe import Observed
 from slm_runtime.serve.openapi import openapi_document
-from slm_runtime.serve.problems import CLIENT_GONE, CODES, ClientGoneError, RequestError, problem_response
+from slm_runtime.serve.problems import CLIENT_GONE, CODES, ClientGoneError, RequestError, bad_field, problem_response
 from slm_runtime.serve.service import Service
+from slm_runtime.serve.systemone import answered, parse_asked
 from slm_runtime.serve.worker import Phase
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,8 +39,19 @@ class Routes:
         with self._bodies.holding() as body:
             tickets = classify_tickets(await body.json(request, expires), self._service.settings.max_texts)
             request.state.num_texts = len(tickets)
-            predictions = await self._service.predict(self._service.task, tickets, _gone(request), expires)
+            (predictions,) = await self._service.predict([(self._service.task, tickets)], _gone(request), expires)
         return JSONResponse({"results": [prediction.to_record() for prediction in predictions]})
+
+    async def systemone(self, request: Request) -> Response:
+        expires = asyncio.get_running_loop().time() + self._service.settings.deadline_s
+        with self._bodies.holding() as body:
+            asked = parse_asked(await body.json(request, expires))
+            request.state.num_texts = len(asked.questions)
+            try:
+                found = await self._service.predict(asked.calls(), _gone(request), expires)
+            except SlmError as error:
+                raise bad_field(str(error)) from error
+        return JSONResponse(answered(asked, [prediction for (prediction,) in found], self._service.model))
 
     async def healthz(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -62,6 +75,7 @@ def build_app(service: Service, *, token: bytes | None, log: bool) -> Observed:
     routes = Routes(service, secured=token is not None)
     table = [
         Route("/v1/classify", routes.classify, methods=["POST"]),
+        Route("/v1/systemone", routes.systemone, methods=["POST"]),
         Route("/healthz", routes.healthz),
         Route("/readyz", routes.readyz),
         Route("/metrics", routes.metrics),

@@ -55,10 +55,11 @@ class Backlog:
     def abandon(self, call: Call) -> int:
         """Drop the texts of `call` that still wait; how many there were."""
         with self._changed:
+            if call not in self._calls:
+                return 0
+            self._calls.remove(call)
             dropped = call.drop()
             self._num_texts -= dropped
-            if dropped:
-                self._calls.remove(call)
             return dropped
 
     def hurry(self) -> None:

@@ -13,6 +13,7 @@ import click
 from slm_runtime.bundle import find_bundle
 from slm_runtime.classifier import Classifier
 from slm_runtime.command import INTERRUPTED
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS
 from slm_runtime.errors import InputError
 from slm_runtime.extra import require
 from slm_runtime.interruption import Interruption
@@ -60,7 +61,7 @@ class ServeRequest:
     def options(self) -> RunOptions:
         return RunOptions(
             all_scores=self.all_scores,
-            batch_tokens=self.batch_tokens,
+            batch_tokens=min(self.batch_tokens, DEFAULT_BATCH_TOKENS),
             max_tokens=self.max_tokens,
             truncate=self.truncate,
         )

@@ -1,10 +1,9 @@
 """The OpenAPI document, written by hand beside the code that it describes; the tests hold one against the other."""
 
-from typing import Any
-
+from slm_runtime.serve.openapi_systemone import systemone_schemas
+from slm_runtime.serve.schema import Json, object_schema, ref
 from slm_runtime.serve.settings import ServeSettings
 
-Json = dict[str, Any]
 ID: Json = {"type": ["string", "number", "boolean", "null"], "description": "Repeated in the result."}
 TEXT: Json = {"type": "string", "description": "The ticket. One that cannot be classified gets a result with `error`."}
 PROBLEMS = {
@@ -29,7 +28,8 @@ def openapi_document(settings: ServeSettings, *, secured: bool) -> Json:
             "description": "Gives every text one label out of the list that the service was started with.",
         },
         "paths": {
-            "/v1/classify": {"post": _classify(secured)},
+            "/v1/classify": {"post": _post("Label one text or many.", "Classify", secured)},
+            "/v1/systemone": {"post": _post("Answer typed questions about a state.", "SystemOne", secured)},
             "/healthz": {"get": _get("The process lives.", {"200": _json("Status", "It does.")})},
             "/readyz": {
                 "get": _get(
@@ -48,16 +48,16 @@ def openapi_document(settings: ServeSettings, *, secured: bool) -> Json:
     return document
 
 
-def _classify(secured: bool) -> Json:
+def _post(summary: str, name: str, secured: bool) -> Json:
     problems = {status: _json("Error", text) for status, text in PROBLEMS.items() if secured or status != "401"}
     problems["503"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    body = _content("application/json", ref(f"{name}Request"))
     operation: Json = {
-        "summary": "Label one text or many.",
-        "operationId": "classify",
-        "requestBody": {"required": True, **_content("application/json", _ref("ClassifyRequest"))},
-        "responses": {"200": _json("ClassifyResponse", "One result per text, in order."), **problems},
+        "summary": summary,
+        "operationId": name.lower(),
+        "requestBody": {"required": True, "content": body["content"]},
+        "responses": {"200": _json(f"{name}Response", "In the order of the request."), **problems},
     }
-    del operation["requestBody"]["description"]
     return _secured(operation, secured)
 
 
@@ -76,36 +76,29 @@ def _schemas(settings: ServeSettings) -> Json:
         "rechecked": {"type": "boolean", "description": "Whether the text was scored again alone."},
         "error": {"type": ["string", "null"], "description": "Why the text has no label."},
     }
-    problem = _object({"code": {"type": "string"}, "message": {"type": "string"}})
+    problem = object_schema({"code": {"type": "string"}, "message": {"type": "string"}})
     return {
         "ClassifyRequest": {
             "description": f"At most {settings.max_body_bytes} bytes of JSON.",
-            "oneOf": [_ref("OneText"), _ref("ManyTexts")],
+            "oneOf": [ref("OneText"), ref("ManyTexts")],
         },
-        "OneText": _object({"text": TEXT, "id": ID}, optional="id"),
-        "ManyTexts": _object(
+        "OneText": {"examples": [{"text": "I was charged twice", "id": 7}]}
+        | object_schema({"text": TEXT, "id": ID}, optional="id"),
+        "ManyTexts": object_schema(
             {
                 "texts": {
                     "type": "array",
-                    "items": {"oneOf": [TEXT, _ref("OneText")]},
+                    "items": {"oneOf": [TEXT, ref("OneText")]},
                     "minItems": 1,
                     "maxItems": settings.max_texts,
                 }
             }
         ),
-        "ClassifyResponse": _object({"results": {"type": "array", "items": _ref("Result"), "minItems": 1}}),
-        "Result": _object(result),
-        "Status": _object({"status": {"enum": ["ok", "ready", "loading", "draining", "failed"]}}),
-        "Error": _object({"error": problem}),
-    }
-
-
-def _object(properties: Json, optional: str = "") -> Json:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name != optional],
-        "additionalProperties": False,
+        "ClassifyResponse": object_schema({"results": {"type": "array", "items": ref("Result"), "minItems": 1}}),
+        "Result": object_schema(result),
+        **systemone_schemas(),
+        "Status": object_schema({"status": {"enum": ["ok", "ready", "loading", "draining", "failed"]}}),
+        "Error": object_schema({"error": problem}),
     }
 
 
@@ -123,12 +116,8 @@ def _text_or_401(secured: bool) -> Json:
 
 
 def _json(schema: str, description: str) -> Json:
-    return _content("application/json", _ref(schema)) | {"description": description}
+    return _content("application/json", ref(schema)) | {"description": description}
 
 
 def _content(media_type: str, schema: Json) -> Json:
     return {"description": "", "content": {media_type: {"schema": schema}}}
-
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}

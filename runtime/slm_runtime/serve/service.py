@@ -50,6 +50,11 @@ class Service:
         """What ended the worker, where that was no order."""
         return self._worker.failure
 
+    @property
+    def model(self) -> str:
+        """The model's id; empty until it is loaded."""
+        return self._worker.model
+
     def drain(self) -> None:
         """Readiness ends; what arrives on open connections is still answered."""
         self._worker.drain()
@@ -61,35 +66,42 @@ class Service:
         self._worker.join()
 
     async def predict(
-        self, task: Task, tickets: Sequence[Ticket], gone: Callable[[], Coroutine[Any, Any, None]], expires: float
-    ) -> list[Prediction]:
-        """The predictions of some tickets, in their order. `gone` returns when the client has left.
+        self,
+        asked: Sequence[tuple[Task, Sequence[Ticket]]],
+        gone: Callable[[], Coroutine[Any, Any, None]],
+        expires: float,
+    ) -> list[list[Prediction]]:
+        """The predictions of some tickets for each of some tasks, in their order. `gone` returns when the client has
+        left.
 
         Raises:
             RequestError: 503 when the queue is full or the model not there, 504 at `expires`, by the loop's clock.
             ClientGoneError: the client left.
+            SlmError: a task does not fit this model.
         """
         if self.phase in (Phase.LOADING, Phase.FAILED):
             raise RequestError(503, "not_ready", "the model is not loaded yet; try again", {"Retry-After": "1"})
-        call = Call(task, tickets, time.monotonic())
-        try:
-            self._backlog.offer(call)
-        except BacklogFullError as error:
-            raise self._full() from error
+        calls = [Call(task, tickets, time.monotonic()) for task, tickets in asked]
+        answers = asyncio.gather(*(call.answer for call in calls))
         left = asyncio.create_task(gone())
         try:
+            for call in calls:
+                self._backlog.offer(call)
+            waiting: set[asyncio.Future[Any]] = {answers, left}
             timeout = expires - asyncio.get_running_loop().time()
-            waiting: set[asyncio.Future[Any]] = {call.answer, left}
             await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if call.answer.done():
-                return call.answer.result()
+            if answers.done():
+                return answers.result()
             if left.done():
                 raise ClientGoneError
             message = f"no answer within {self.settings.deadline_s:g} s; what was not scored yet is dropped"
             raise RequestError(504, "deadline", message, {"Retry-After": self._retry_after()})
+        except BacklogFullError as error:
+            raise self._full() from error
         finally:
             left.cancel()
-            self.metrics.texts.labels("dropped").inc(self._backlog.abandon(call))
+            answers.cancel()
+            self.metrics.texts.labels("dropped").inc(sum(map(self._backlog.abandon, calls)))
 
     def _full(self) -> RequestError:
         message = f"the queue of {self.settings.max_queue} texts is full; try again later"

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from slm_runtime.classifier import Classifier, TaskRunner
+from slm_runtime.errors import SlmError
 from slm_runtime.options import RunOptions
 from slm_runtime.records import Prediction, Ticket
 from slm_runtime.serve.backlog import Backlog, Taken
 from slm_runtime.serve.metrics import Metrics
+from slm_runtime.serve.runners import Runners
 from slm_runtime.task import Task
 
 WARM_UP_TEXTS = ("My card was charged twice.", "The app crashes when I press save, since this morning.")
@@ -47,6 +49,7 @@ class Worker(threading.Thread):
         self.phase = Phase.LOADING
         self.failure: BaseException | None = None
         self.texts_per_s = 0.0
+        self.model = ""
         self._load = load
         self._task = task
         self._options = options
@@ -58,12 +61,20 @@ class Worker(threading.Thread):
     def run(self) -> None:
         started = time.monotonic()
         try:
-            runner = self._load().prepare(self._task, self._options)
-            list(runner.run(Ticket(row, None, text) for row, text in enumerate(WARM_UP_TEXTS)))
+            runners = Runners(self._load(), self._task, self._options)
+            self.model = runners.model
+            main = runners.of(self._task)
+            list(main.run(Ticket(row, None, text) for row, text in enumerate(WARM_UP_TEXTS)))
             self._set_phase(Phase.READY)
-            self._say(f"ready after {time.monotonic() - started:.1f} s, {runner.rule} scoring")
+            self._say(f"ready after {time.monotonic() - started:.1f} s, {main.rule} scoring")
             while batch := self._backlog.gather():
-                self._score(runner, batch)
+                try:
+                    runner = runners.of(batch[0].call.task)
+                except SlmError as error:  # the task of a request does not fit the model
+                    for taken in batch:
+                        self._loop.call_soon_threadsafe(taken.call.fail, error)
+                else:
+                    self._score(runner, batch)
         except BaseException as error:  # noqa: BLE001 - raised again by the main thread
             self.failure = error
             self._set_phase(Phase.FAILED)
