@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . models/venv.sh
-ensure_venv export,dev,parquet,report,tune,ray
+ensure_venv export,dev,parquet,report,serve,tune,ray
 export PATH="$PWD/.venv/bin:$PATH"
 # onnxruntime and torch size their own pools; the tokenizers library must not add a third one in forked tests.
 export TOKENIZERS_PARALLELISM=false

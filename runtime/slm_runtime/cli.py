@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slm_runtime.command import run_command
-from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
+from slm_runtime.defaults import DEFAULT_BATCH_TOKENS, DEFAULT_SERVE_BATCH_TOKENS, DEFAULT_TICKET_TOKENS
 
 BUNDLE = click.argument("bundle")
 PRECISIONS = ("auto", "fp32", "int8")
@@ -194,6 +194,89 @@ def tune(**flags: Any) -> int:
     from slm_runtime.tune_command import TuneRequest, tune_task
 
     return tune_task(TuneRequest(**flags))
+
+
+@slm_run.command(epilog=EXIT_CODES)
+@BUNDLE
+@click.option("--labels", help='Comma-separated labels; "a, b" in quotes is one label.')
+@click.option("--labels-file", type=click.Path(path_type=Path), help="One label per line, UTF-8.")
+@click.option("--task", type=click.Path(path_type=Path), help="Task file (TOML).")
+@click.option(
+    "--scoring",
+    type=click.Choice(["auto", "first-token", "sequence", "constrained"]),
+    help="How labels are scored; default: the task's rule, else auto.",
+)
+@click.option("--threshold", type=click.FloatRange(0, 1), help="Give no label when the score is below this.")
+@click.option("--abstain", metavar="LABEL", help="The label of texts below the threshold; default: none.")
+@click.option("--all-scores", is_flag=True, help="Score every label of a large set in full, also hopeless ones.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    help=f"Longest prompt in tokens; default: its instructions and {DEFAULT_TICKET_TOKENS} more.",
+)
+@click.option(
+    "--truncate",
+    type=click.Choice(["error", "left", "right"]),
+    default="right",
+    show_default=True,
+    help="What happens to a longer text: it fails, or loses its start or its end.",
+)
+@provider_options
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8"]),
+    default="fp32",
+    show_default=True,
+    help="Decoder that answers; int8 alone may change labels.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free port.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with the bearer token that requests need; default: SLM_RUN_SERVE_TOKEN, else none.",
+)
+@click.option("--insecure", is_flag=True, help="Let other machines in without a token.")
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(1),
+    default=DEFAULT_SERVE_BATCH_TOKENS,
+    show_default=True,
+    help="Tokens scored together, estimated; what texts share counts once.",
+)
+@click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True, help="Texts scored together.")
+@click.option(
+    "--max-wait-ms",
+    type=click.FloatRange(0, 3_600_000),
+    default=5.0,
+    show_default=True,
+    help="How long a text may wait for others.",
+)
+@click.option("--max-queue", type=click.IntRange(1), default=1024, show_default=True, help="Texts that may wait.")
+@click.option("--max-texts", type=click.IntRange(1), default=256, show_default=True, help="Texts of one request.")
+@click.option(
+    "--max-body-bytes", type=click.IntRange(1), default=1_048_576, show_default=True, help="Size of one request."
+)
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="Longest time from a request to its answer.",
+)
+@click.option("--quiet", is_flag=True, help="No line per request.")
+def serve(**flags: Any) -> int:
+    """Label texts over HTTP: POST /v1/classify, GET /docs, /healthz, /readyz, /metrics.
+
+    \b
+    Example:
+      slm-run serve models/qwen2.5-0.5b-instruct --labels billing,technical,account
+      curl localhost:8000/v1/classify -H 'Content-Type: application/json' -d '{"text": "I was charged twice"}'
+    """
+    from slm_runtime.serve.command import ServeRequest
+    from slm_runtime.serve.command import serve as run_service
+
+    return run_service(ServeRequest(**flags))
 
 
 @slm_run.command(epilog=EXIT_CODES)

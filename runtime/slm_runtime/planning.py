@@ -116,6 +116,8 @@ def plan_batches(
     sequences: Sequence[TokenIds], tree: LabelTree, strategy: Strategy, limits: Limits, cost: CostModel
 ) -> Iterator[Batch]:
     """Batches that hold every sequence exactly once, within `limits` unless a single row exceeds them."""
+    if not sequences:
+        return
     branches = label_branches(tree)
     if strategy == "packed":
         plan = plan_tree(sort_sequences(sequences), len(branches), limits, cost)

@@ -33,6 +33,12 @@ def test_records_have_the_documented_keys_in_input_order(run, bundle: Path, tmp_
     assert "1 duplicates" in outcome.err
 
 
+def test_an_input_where_every_row_fails_is_no_crash(run, bundle: Path, tmp_path: Path) -> None:
+    outcome = run("classify", bundle, "-i", jsonl(tmp_path, "", None), *LABELS)
+    assert outcome.code == 1
+    assert [record["error"] is None for record in outcome.records] == [False, False]
+
+
 def test_csv_in_csv_out_keeps_columns_and_writes_a_sidecar(run, bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('id;body;note\n007;"I was charged\ntwice";x;\n1e5;null;y\n'.replace("x;", "x"))
     out = tmp_path / "out.csv"

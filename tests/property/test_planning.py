@@ -14,7 +14,7 @@ from slm_runtime.planning import Limits, Strategy, plan_batches
 
 TRUNKS = st.sampled_from([(), (), (8,) * 40, (8,) * 40 + (7,) * 60, (8,) * 1300])
 TAILS = st.lists(st.integers(1, 4), min_size=1, max_size=12).map(tuple)
-SEQUENCES = st.lists(st.tuples(TRUNKS, TAILS).map(lambda parts: parts[0] + parts[1]), min_size=1, max_size=25)
+SEQUENCES = st.lists(st.tuples(TRUNKS, TAILS).map(lambda parts: parts[0] + parts[1]), max_size=25)
 LABELS = st.lists(st.lists(st.integers(5, 7), min_size=1, max_size=4).map(tuple), min_size=2, max_size=6, unique=True)
 RULES = st.sampled_from(["sequence", "constrained"])
 STRATEGIES = st.sampled_from(get_args(Strategy))
