@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import click
+
 from slm_runtime.options import RunOptions, Truncate
 from slm_runtime.planning import Strategy
 from slm_runtime.precision import Precision

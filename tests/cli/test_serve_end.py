@@ -67,6 +67,7 @@ def test_readiness_ends_while_what_was_accepted_is_answered(bundle: Path) -> Non
         assert draining.headers["connection"] == "close"
         thread.join()
         assert answers[0].status_code == 200
+        assert served.process.wait(timeout=60) == 0, served.said  # a second signal would cut its end short
 
 
 def test_it_is_alive_but_not_ready_while_the_model_loads(bundle: Path) -> None:
