@@ -77,7 +77,7 @@ def reader_of(storage: Storage, size: BlockSize = WHOLE, output_format: str = "j
 
 def setup_of(bundle: Path, output_format: str = "jsonl", digest: str | None = None) -> WorkerSetup:
     digest = digest or Classifier.load(bundle).bundle.manifest.digest
-    return WorkerSetup(str(bundle), digest, "cpu", 1, TASK, RunOptions(), output_format, spreadsheet_safe=False)
+    return WorkerSetup(str(bundle), digest, "cpu", "fp32", 1, TASK, RunOptions(), output_format, spreadsheet_safe=False)
 
 
 def run_stages(bundle: Path, reader: BlockReader, output: Storage, names: list[str], output_format: str) -> list[Part]:
