@@ -4,7 +4,8 @@ python tests/bench/performance.py            rewrites what is between `<!-- perf
 python tests/bench/performance.py --check    exits 1 when the README says something else
 
 seed.json, five.json and all77.json are written by `slm-parity --json`, peers.json by tests/bench/peers.py, bench.json
-by `slm-run bench --json`, serve.json by tests/bench/serve_load.py and quality.json by tests/bench/quality.py. A table whose file is missing is left out.
+by `slm-run bench --json`, serve.json by tests/bench/serve_load.py and quality.json by tests/bench/quality.py. A table
+whose file is missing is left out.
 """
 
 import argparse
