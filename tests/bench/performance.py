@@ -4,7 +4,8 @@ python tests/bench/performance.py            rewrites what is between `<!-- perf
 python tests/bench/performance.py --check    exits 1 when the README says something else
 
 seed.json, five.json and all77.json are written by `slm-parity --json`, peers.json by tests/bench/peers.py, bench.json
-by `slm-run bench --json` and quality.json by tests/bench/quality.py. A table whose file is missing is left out.
+by `slm-run bench --json`, serve.json by tests/bench/serve_load.py and quality.json by tests/bench/quality.py. A table
+whose file is missing is left out.
 """
 
 import argparse
@@ -16,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from performance_serve import HEAD, serve_command, serve_intro, serve_rows
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RESULTS = "tests/bench/results"
-NAMES = ("seed", "five", "all77", "peers", "bench", "quality")
+NAMES = ("seed", "five", "all77", "peers", "bench", "serve", "quality")
 BLOCK = re.compile(r"(?P<start><!-- performance -->\n).*?(?P<end><!-- /performance -->)", re.DOTALL)
 # Where a workload that is named in a result lies in this repository.
 WORKLOAD_FILES = {"sample.csv": "tests/data/banking77/sample.csv"}
@@ -47,6 +50,8 @@ def section(reports: Mapping[str, Report]) -> str:
         parts.append(_peers_part(peers))
     if bench := reports.get("bench"):
         parts.append(_bench_part(bench))
+    if serve := reports.get("serve"):
+        parts.append(_part(serve_intro(serve), serve_command(serve), _table(HEAD, serve_rows(serve))))
     if quality := reports.get("quality"):
         parts.append(_quality_part(quality))
     return "\n\n".join(parts) + "\n"

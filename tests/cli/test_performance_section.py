@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("seed", "five", "all77", "peers", "bench", "quality")
+NAMES = ("seed", "five", "all77", "peers", "bench", "serve", "quality")
 MACHINE = {"system": "Linux", "cpu": "Some CPU", "cores": 2, "threads": 2}
 COMMON: dict[str, Any] = {"machine": MACHINE, "versions": {"python": "3.11.7"}}
 
@@ -52,6 +52,15 @@ REPORTS: dict[str, dict[str, Any]] = {
         "workload": {"name": "seed", "tickets": 600},
         "strategies": {"packed": {"items_per_s": 30.0}},
         "roofline": {"decoder_gflops": 90.0, "chain_gflops": 100.0, "share": 0.9},
+    },
+    "serve": COMMON | {
+        "workload": {"name": "seed", "tickets": 600},
+        "seconds": 20.0,
+        "points": {
+            mode: {"64": {"items_per_s": rate, "p50_ms": 1500.0, "p95_ms": 2500.0, "p99_ms": 3500.0}}
+            for mode, rate in (("batched", 40.0), ("one by one", 8.0))
+        },
+        "reference": {"tickets": 20, "items_per_s": 1.25},
     },
     "quality": COMMON | {
         "bundle": {"id": "some-model"},
@@ -106,6 +115,8 @@ def test_figures_and_commands_come_from_the_results(readme: Path) -> None:
         "--workload tests/data/banking77/sample.csv --task tests/bench/banking77-all77.toml --limit 41",
         "| Other | 2.00 | 1.50 - 2.50 | 2.0 | 59/60 |",
         "90% of a bare chain",
+        "| 64 | 40.00 | 1,500 | 2,500 | 3,500 | 8.00 | 2,500 | 5.0 |",
+        "serve_load.py --bundle models/NAME --seconds 20 --clients 64 --json tests/bench/results/serve.json",
         "| plain prompt, fitted | 50.0% / 0.50 / 0.12 | 50.0% / 0.50 / 0.12 | 50.0% / 0.50 / 0.12 |",
         "quality.py --bundle models/some-model --banking77 test.csv --limit 400 --limit-all77 200 --json",
     ):
