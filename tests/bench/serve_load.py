@@ -45,7 +45,7 @@ SOAK_CLIENTS = 16
 def service(arguments: argparse.Namespace, *flags: str) -> Iterator[int]:
     """A ready service in a process of its own; its port."""
     task = ["--task", str(arguments.task)] if arguments.task else ["--labels", ",".join(SEED_LABELS)]
-    command = [*RUN, "serve", arguments.bundle, "--port", "0", "--quiet", "--deadline-s", "120", *task, *flags]
+    command = [*RUN, "serve", arguments.bundle, "--port", "0", "--quiet", "--deadline-s", "600", *task, *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

@@ -36,6 +36,7 @@ class Backlog:
         self._num_texts = 0
         self._hurried = False
         self._closed = False
+        self._ended = False
         self._changed = threading.Condition()
 
     @property
@@ -46,7 +47,7 @@ class Backlog:
     def offer(self, call: Call) -> None:
         """Let the texts of `call` wait. Raises BacklogFullError when there is no room for all of them."""
         with self._changed:
-            if self._num_texts + call.num_untaken > self._settings.max_queue:
+            if self._ended or self._num_texts + call.num_untaken > self._settings.max_queue:
                 raise BacklogFullError
             self._calls.append(call)
             self._num_texts += call.num_untaken
@@ -73,6 +74,15 @@ class Backlog:
         with self._changed:
             self._hurried = self._closed = True
             self._changed.notify()
+
+    def end(self) -> list[Call]:
+        """Take nothing any more; the calls that waited, for which nothing will be done."""
+        with self._changed:
+            self._ended = self._closed = True
+            waiting = list(self._calls)
+            self._calls.clear()
+            self._num_texts = 0
+            return waiting
 
     def gather(self) -> list[Taken]:
         """The next batch, as soon as it is full or its first text has waited long enough; empty after the last one."""

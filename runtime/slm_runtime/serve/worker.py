@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 
 from slm_runtime.classifier import Classifier, TaskRunner
@@ -14,10 +15,12 @@ from slm_runtime.options import RunOptions
 from slm_runtime.records import Prediction, Ticket
 from slm_runtime.serve.backlog import Backlog, Taken
 from slm_runtime.serve.metrics import Metrics
+from slm_runtime.serve.problems import RequestError
 from slm_runtime.serve.runners import Runners
 from slm_runtime.task import Task
 
 WARM_UP_TEXTS = ("My card was charged twice.", "The app crashes when I press save, since this morning.")
+WORKER_ENDED = RequestError(500, "internal_error", "the service has failed; its log says more")
 # Weight of the newest batch in the running mean of the rate.
 RATE_WEIGHT = 0.2
 
@@ -68,16 +71,30 @@ class Worker(threading.Thread):
             self._set_phase(Phase.READY)
             self._say(f"ready after {time.monotonic() - started:.1f} s, {main.rule} scoring")
             while batch := self._backlog.gather():
-                try:
-                    runner = runners.of(batch[0].call.task)
-                except SlmError as error:  # the task of a request does not fit the model
-                    for taken in batch:
-                        self._loop.call_soon_threadsafe(taken.call.fail, error)
-                else:
-                    self._score(runner, batch)
+                self._answer(runners, batch)
         except BaseException as error:  # noqa: BLE001 - raised again by the main thread
             self.failure = error
             self._set_phase(Phase.FAILED)
+            for call in self._backlog.end():
+                self._post(call.fail, WORKER_ENDED)
+
+    def _answer(self, runners: Runners, batch: Sequence[Taken]) -> None:
+        try:
+            self._score(runners.of(batch[0].call.task), batch)
+        except SlmError as error:  # the task of a request does not fit the model
+            self._fail(batch, error)
+        except BaseException:
+            self._fail(batch, WORKER_ENDED)
+            raise
+
+    def _fail(self, batch: Sequence[Taken], error: Exception) -> None:
+        for taken in batch:
+            self._post(taken.call.fail, error)
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call `function` on the event loop; where that has ended, nobody waits for an answer any more."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def drain(self) -> None:
         """Say that no new requests should come."""
@@ -102,7 +119,7 @@ class Worker(threading.Thread):
             for taken in batch:
                 self._score_alone(runner, taken)
         else:
-            self._loop.call_soon_threadsafe(_deliver, batch, predictions)
+            self._post(_deliver, batch, predictions)
             self._count(predictions)
         seconds = time.monotonic() - started
         self._metrics.batch_texts.observe(len(batch))
@@ -117,9 +134,9 @@ class Worker(threading.Thread):
         try:
             predictions = _predict(runner, [taken])
         except Exception as error:  # noqa: BLE001 - the request gets it
-            self._loop.call_soon_threadsafe(taken.call.fail, error)
+            self._fail([taken], error)
         else:
-            self._loop.call_soon_threadsafe(_deliver, [taken], predictions)
+            self._post(_deliver, [taken], predictions)
             self._count(predictions)
 
     def _count(self, predictions: Sequence[Prediction]) -> None:
