@@ -98,7 +98,8 @@ def test_parts_are_the_local_outputs_byte_for_byte(
     parts = run_stages(bundle, reader, elsewhere, NAMES, output_format)
     for name, part in zip(NAMES, parts, strict=True):
         local = tmp_path / f"local.{output_format}"
-        run("classify", bundle, "-i", folder / name, "-o", local, *LABELS, "--threads", 1, "--overwrite")
+        outcome = run("classify", bundle, "-i", folder / name, "-o", local, *LABELS, "--threads", 1, "--overwrite")
+        assert outcome.code == bool(part.counts.errors), outcome.err
         record = json.loads(Path(f"{local}.run.json").read_text())
         assert elsewhere.read(f"{name}.{output_format}") == local.read_bytes(), name
         assert (part.counts.rows, part.counts.errors) == (record["counts"]["rows"], record["counts"]["errors"])
