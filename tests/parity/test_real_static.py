@@ -31,7 +31,7 @@ from slm_runtime.threads import usable_threads
 from slm_runtime.workloads import SEED_LABELS, seed_tickets
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("user_cache")]
-MODEL, PAST, TICKETS = "qwen2.5-coder-0.5b-instruct", 64, 24
+MODEL, PAST, TICKETS = "qwen2.5-coder-0.5b-instruct", 64, 16
 
 
 @dataclass(frozen=True)
