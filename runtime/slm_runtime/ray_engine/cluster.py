@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ OBJECT_STORE_BYTES = 500_000_000
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what it would print about dead workers, on standard output
 }
 # The name is historical: without clusters, Ray listens on the loopback interface alone.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -34,6 +36,8 @@ def import_ray(address: str | None) -> None:
     settings = _QUIET if address is not None else _QUIET | _LOOPBACK
     os.environ.update({name: value for name, value in settings.items() if name not in os.environ})
     require("ray.data", extra="ray", purpose="--engine ray")
+    # Advice to programmers, from threads of its own: deprecations, more workers than blocks.
+    warnings.filterwarnings("ignore", category=Warning, module=r"ray\.data\.")
 
 
 @contextmanager
