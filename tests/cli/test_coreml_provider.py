@@ -18,7 +18,7 @@ from static_bundles import export_static
 from slm_runtime.classifier import Classifier
 from slm_runtime.coreml import admission, cache, child, strikes, versions
 from slm_runtime.coreml.provider import provider_options
-from slm_runtime.coreml.verdict import read_verdict
+from slm_runtime.coreml.verdict import agrees, read_verdict
 from slm_runtime.errors import ProviderError
 from slm_runtime.manifest import GOLDEN_FILE, read_manifest
 from slm_runtime.task import Task
@@ -33,6 +33,7 @@ CHILD_FAILURES = {
     "infinite": "not a number",
     "wrong": "mismatch",
     "raises": "no such MIL op",
+    "run raises": "refused: CoreML cannot run it (Error executing model: -1)",
     "silent fallback": "instead of CoreMLExecutionProvider",
     "node fallback": "1 on CPUExecutionProvider",
     "no assignment": "none reported",
@@ -283,9 +284,9 @@ def test_ctrl_c_while_the_child_works_ends_the_child_and_is_no_strike(
     pids = []
 
     def interrupt() -> None:
-        while not (opened := mac.take_opened()):
+        while not (mac.log.exists() and mac.log.read_text().endswith("\n")):
             time.sleep(0.05)
-        pids.append(opened[0]["pid"])
+        pids.append(json.loads(mac.log.read_text())["pid"])
         os.kill(os.getpid(), signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -297,15 +298,18 @@ def test_ctrl_c_while_the_child_works_ends_the_child_and_is_no_strike(
     assert compiled_folders(mac) == []
 
 
-def test_a_graph_that_cannot_be_opened_in_the_middle_of_a_run_names_the_way_on(
-    mac: Mac, two_graphs: Path, run, tmp_path: Path
+@pytest.mark.parametrize(
+    ("failure", "reason"), [("raises:s128", "no such MIL op"), ("run raises:s128", "Error executing model: -1")]
+)
+def test_a_graph_that_fails_in_the_middle_of_a_run_names_the_way_on(
+    mac: Mac, two_graphs: Path, run, tmp_path: Path, failure: str, reason: str
 ) -> None:
     assert run("verify", two_graphs, "--provider", "coreml").code == 0
-    mac.fail(parent="raises:s128")
+    mac.fail(parent=failure)
     (tmp_path / "long.csv").write_text("text\n" + "I was charged twice " * 16 + "\n")
     outcome = run("classify", two_graphs, "-i", tmp_path / "long.csv", *LABELS, "--provider", "coreml")
     assert (outcome.code, len(outcome.err.splitlines())) == (4, 1)
-    assert re.search("s128.*no such MIL op.*go on with --provider cpu", outcome.err)
+    assert re.search(f"s128.*{reason}.*go on with --provider cpu", outcome.err)
 
 
 def test_a_half_written_cache_folder_is_replaced(mac: Mac, coreml_bundle: Path) -> None:
@@ -480,7 +484,7 @@ def test_the_run_record_says_what_ran_where(mac: Mac, two_graphs: Path, run, tic
     outcome = run("classify", two_graphs, "-i", tickets, "-o", output, *LABELS, "--provider", "coreml")
     assert outcome.code == 0
     record = json.loads((tmp_path / "out.jsonl.run.json").read_text())
-    assert (record["provider"], record["precision"]) == (COREML, "fp32")
+    assert (record["provider"], record["precision"]) == (COREML, {"labels_by": "fp32"})
     (graph,) = record["graphs"]
     assert (graph["tokens"], graph["past"]) == (64, 64)
     assert graph["calls"] >= 2
@@ -533,6 +537,24 @@ def test_c38_rows_of_a_graph_that_turned_to_nan_fail_and_the_run_says_so(
     assert outcome.code == 1
     assert all(record["label"] is None and "not a finite number" in record["error"] for record in outcome.records)
     assert "RuntimeWarning" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("precision", "equal", "worst", "expected"),
+    [
+        ("fp32", 10, 0.009, True),
+        ("fp32", 9, 0.009, False),
+        ("fp32", 10, 0.011, False),
+        ("fp16", 9, 0.09, True),
+        ("fp16", 10, 0.11, False),
+        ("fp16", 10, float("nan"), False),
+        ("fp32", 10, float("inf"), False),
+    ],
+)
+def test_float16_may_decide_a_near_tie_otherwise_and_nothing_else(
+    precision, equal: int, worst: float, *, expected: bool
+) -> None:
+    assert agrees(precision, 10, equal, worst) is expected
 
 
 def test_provider_options_name_no_relative_cache() -> None:

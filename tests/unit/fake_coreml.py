@@ -86,6 +86,8 @@ class FakeSession:
 
     def run(self, output_names: Sequence[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         assert all(0 not in array.shape for array in feeds.values()), "CoreML takes no empty tensor"
+        if self._failure == "run raises":
+            raise RuntimeError("Error executing model: -1")
         hidden, *present = self._session.run(list(output_names), feeds)
         if self._failure == "nan":
             hidden = np.full_like(hidden, np.nan)

@@ -13,9 +13,11 @@ from slm_runtime.classifier import Classifier
 from slm_runtime.coreml.choice import Decoders
 from slm_runtime.coreml.provider import COREML, GraphRefusedError, open_compiled
 from slm_runtime.coreml.session import Compiled, StaticDecoderSession
-from slm_runtime.coreml.verdict import TOLERANCE_NATS, Outcome, Verdict, write_verdict
+from slm_runtime.coreml.verdict import TOLERANCE_NATS, Outcome, Verdict, agrees, write_verdict
+from slm_runtime.errors import ProviderError
 from slm_runtime.golden import compare, fitting, read_golden
 from slm_runtime.manifest import read_manifest
+from slm_runtime.static_graph import StaticPrecision
 
 
 def probe(folder: Path, graph_file: str, cache: Path, num_threads: int) -> Verdict:
@@ -27,16 +29,16 @@ def probe(folder: Path, graph_file: str, cache: Path, num_threads: int) -> Verdi
     )
     try:
         decoder.open_smallest()
-    except GraphRefusedError as error:
-        return Verdict("refused", str(error))
-    classifier = Classifier(read_bundle(folder, manifest), Decoders(decoder))
-    sets = (fitting(classifier, golden) for golden in read_golden(folder))
-    records = [compare(classifier, golden) for golden in sets if golden.texts]
+        classifier = Classifier(read_bundle(folder, manifest), Decoders(decoder))
+        sets = (fitting(classifier, golden) for golden in read_golden(folder))
+        records = [compare(classifier, golden) for golden in sets if golden.texts]
+    except ProviderError as error:
+        return Verdict("refused", str(error.__cause__ if isinstance(error.__cause__, GraphRefusedError) else error))
     num_tickets = sum(record.num_tickets for record in records)
     equal = sum(record.labels_equal for record in records)
     worst = max((record.max_logprob_diff for record in records), default=math.inf)
     (entry,) = decoder.describe()
-    outcome, detail = _judge(num_tickets, equal, worst, TOLERANCE_NATS[graph.spec.precision])
+    outcome, detail = _judge(graph.spec.precision, num_tickets, equal, worst)
     return Verdict(
         outcome,
         detail,
@@ -48,15 +50,15 @@ def probe(folder: Path, graph_file: str, cache: Path, num_threads: int) -> Verdi
     )
 
 
-def _judge(num_tickets: int, equal: int, worst: float, tolerance: float) -> tuple[Outcome, str]:
+def _judge(precision: StaticPrecision, num_tickets: int, equal: int, worst: float) -> tuple[Outcome, str]:
     if not num_tickets:
         return "refused", "no golden ticket fits the graph, so it cannot be tried out"
     if not math.isfinite(worst):
         return "not a number", "a golden ticket was answered with NaN or infinity"
-    if equal < num_tickets or worst > tolerance:
+    if not agrees(precision, num_tickets, equal, worst):
         return "mismatch", (
             f"{equal}/{num_tickets} golden labels equal, max |log-prob difference| {worst:.1e} "
-            f"(tolerance {tolerance:.0e})"
+            f"(tolerance {TOLERANCE_NATS[precision]:.0e})"
         )
     return "passed", ""
 

@@ -43,8 +43,7 @@ class CoremlGraph:
                 str(path.absolute()), _options(), providers=[provider], enable_fallback=0
             )
         except Exception as error:  # onnxruntime raises a dozen unrelated classes
-            reason = " ".join(str(error).split())
-            raise GraphRefusedError(f"CoreML cannot open it ({reason[:300]})") from error
+            raise GraphRefusedError(f"CoreML cannot open it ({_reason(error)})") from error
         found = self._session.get_providers()
         if found[:1] != [COREML]:
             raise GraphRefusedError(f"onnxruntime put it on {', '.join(found)} instead of {COREML}")
@@ -56,7 +55,11 @@ class CoremlGraph:
             raise GraphRefusedError(f"not all nodes are on {COREML} ({where})")
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[NDArray[Any]]:
-        return self._session.run(output_names, feeds)
+        """The named outputs. Raises GraphRefusedError."""
+        try:
+            return self._session.run(output_names, feeds)
+        except Exception as error:  # as above
+            raise GraphRefusedError(f"CoreML cannot run it ({_reason(error)})") from error
 
 
 def open_compiled(folder: Path, graph: Compiled) -> CoremlGraph:
@@ -83,6 +86,11 @@ def _options() -> ort.SessionOptions:
     for setting in STRICT_SETTINGS:
         options.add_session_config_entry(setting, "1")
     return options
+
+
+def _reason(error: Exception) -> str:
+    """The beginning of what onnxruntime said, in one line."""
+    return " ".join(str(error).split())[:300]
 
 
 def _assigned_nodes(assigned: Sequence[Any]) -> dict[str, int]:

@@ -129,10 +129,9 @@ class StaticDecoderSession:
             past.arrays,
         )
         try:
-            session = self._session(bucket)
+            hidden, *present = self._session(bucket).run(names, feeds)
         except ProviderError as error:
             raise ProviderError(f"{spec.file}: {error}; go on with --provider cpu") from error
-        hidden, *present = session.run(names, feeds)
         self._calls[bucket] += 1
         size = len(token_ids)
         return [self._shaper.normed(spec, hidden[:size]), *(array[:, :size].astype(np.float32) for array in present)]

@@ -9,8 +9,9 @@ from slm_runtime.static_graph import StaticPrecision
 
 VERDICT_FILE = "verdict.json"
 Outcome = Literal["passed", "crash", "timeout", "not a number", "mismatch", "refused"]
-# Largest difference of a golden log-probability to the reference's, in nats. Labels must be equal in any case.
-TOLERANCE_NATS: dict[StaticPrecision, float] = {"fp32": 0.01, "fp16": 0.5}
+# Largest difference of a golden log-probability to the reference's, in nats. Rounding every tensor to float16 moves the
+# 0.5B's by 0.022, an overflow by 0.9 (export/DESIGN.md).
+TOLERANCE_NATS: dict[StaticPrecision, float] = {"fp32": 0.01, "fp16": 0.1}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Verdict:
     def reason(self) -> str:
         """Outcome and detail, for people."""
         return f"{self.outcome}: {self.detail}" if self.detail else self.outcome
+
+
+def agrees(precision: StaticPrecision, num_tickets: int, labels_equal: int, worst: float) -> bool:
+    """Whether answers are the reference's. float16 may decide a near tie otherwise: there only the numbers count."""
+    return worst <= TOLERANCE_NATS[precision] and (precision == "fp16" or labels_equal == num_tickets)
 
 
 def write_verdict(folder: Path, verdict: Verdict) -> None:
