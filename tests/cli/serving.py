@@ -24,6 +24,7 @@ class Served:
 
     process: subprocess.Popen[str]
     said: list[str] = field(default_factory=list)
+    terminated: bool = False
 
     @property
     def url(self) -> str:
@@ -41,9 +42,15 @@ class Served:
         text = httpx.get(f"{self.url}/metrics", **options).text
         return float(next(line.split()[-1] for line in text.splitlines() if line.rpartition(" ")[0] == name))
 
+    def terminate(self) -> None:
+        """Send SIGTERM, unless that was done already: the second one means something else."""
+        if not self.terminated:
+            self.terminated = True
+            self.process.send_signal(signal.SIGTERM)
+
     def stop(self) -> int:
         """The exit code after SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
+        self.terminate()
         return self.process.wait()
 
 

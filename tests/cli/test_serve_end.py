@@ -60,7 +60,7 @@ def test_readiness_ends_while_what_was_accepted_is_answered(bundle: Path) -> Non
         thread = threading.Thread(target=lambda: answers.append(served.classify({"text": "hello"})))
         thread.start()
         wait_until(lambda: served.metric("slm_run_queue_texts") == 1)
-        served.process.send_signal(signal.SIGTERM)
+        served.terminate()
         time.sleep(0.3)
         draining = probe.get(f"{served.url}/readyz")
         assert (draining.status_code, draining.json()) == (503, {"status": "draining"})

@@ -16,7 +16,8 @@ from slm_runtime.serve.observe import Observed
 from slm_runtime.serve.service import Service
 from slm_runtime.serve.worker import Phase
 
-# A connection may take so long from its start, or from its last answer, to a whole request head.
+# A connection may take so long from its start, or from its last answer, to a whole request head; and as long to read
+# an answer.
 HEAD_S = 15
 # While draining, open connections that say nothing are closed after this time.
 DRAIN_QUIET_S = 1.0
@@ -25,7 +26,7 @@ SLOW_READER_S = 5
 
 
 class PatientProtocol(H11Protocol):
-    """Ends a connection whose request head, or whose refused body, takes longer than `HEAD_S`."""
+    """Ends a connection whose request head, or refused body, or reading of an answer takes longer than `HEAD_S`."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -60,7 +61,11 @@ class PatientProtocol(H11Protocol):
             self._head_timer = None
 
     def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
+            return
+        if self.transport.get_write_buffer_size():  # an answer that nobody reads
+            self.transport.abort()
+        else:
             self.transport.close()
 
 
@@ -94,6 +99,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=HEAD_S,
                 timeout_graceful_shutdown=int(deadline_s) + SLOW_READER_S,
             )
         )
