@@ -136,16 +136,21 @@ def pin_versions(model: onnx.ModelProto) -> None:
 
 
 def write_normalizer(spec: NormalizerSpec, folder: Path) -> str:
-    """Write the graph of `NormalizerSpec`: logsumexp over V' of hidden [N, D] x head_rows [V', D] transposed."""
+    """Write the graph of `NormalizerSpec`: logsumexp over V' of hidden [N, D] x head_rows [V', D] transposed.
+
+    It adds up in float64: the order of a sum depends on where its row lies in memory, and with it the last bits.
+    """
     nodes = [
         helper.make_node("Transpose", [spec.head_rows], ["head_columns"], perm=[1, 0]),
         helper.make_node("MatMul", [spec.hidden, "head_columns"], ["logits"]),
         helper.make_node("ReduceMax", ["logits"], ["largest"], axes=[1], keepdims=1),
         helper.make_node("Sub", ["logits", "largest"], ["shifted"]),
         helper.make_node("Exp", ["shifted"], ["weights"]),
-        helper.make_node("ReduceSum", ["weights", "vocabulary_axis"], ["total"], keepdims=1),
+        helper.make_node("Cast", ["weights"], ["long_weights"], to=TensorProto.DOUBLE),
+        helper.make_node("ReduceSum", ["long_weights", "vocabulary_axis"], ["total"], keepdims=1),
         helper.make_node("Log", ["total"], ["log_total"]),
-        helper.make_node("Add", ["log_total", "largest"], ["log_norm_column"]),
+        helper.make_node("Cast", ["largest"], ["long_largest"], to=TensorProto.DOUBLE),
+        helper.make_node("Add", ["log_total", "long_largest"], ["log_norm_column"]),
         helper.make_node("Squeeze", ["log_norm_column", "vocabulary_axis"], [spec.log_norm]),
     ]
     graph = helper.make_graph(
@@ -155,7 +160,7 @@ def write_normalizer(spec: NormalizerSpec, folder: Path) -> str:
             helper.make_tensor_value_info(spec.hidden, TensorProto.FLOAT, ["N", "D"]),
             helper.make_tensor_value_info(spec.head_rows, TensorProto.FLOAT, ["V", "D"]),
         ],
-        [helper.make_tensor_value_info(spec.log_norm, TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info(spec.log_norm, TensorProto.DOUBLE, ["N"])],
         [helper.make_tensor("vocabulary_axis", TensorProto.INT64, [1], [1])],
     )
     model = helper.make_model(graph)

@@ -16,9 +16,10 @@ from slm_runtime.manifest import GraphSpec, Manifest, NormalizerSpec, RooflineSp
 from slm_runtime.matrix import Matrix
 from slm_runtime.model_input import ModelInput
 from slm_runtime.prepacked import PrepackedGraph
+from slm_runtime.scoring import KEPT_DECIMALS
 
 Float32 = NDArray[np.float32]
-NORMALIZER_CHUNK_ROWS = 8192
+NORMALIZER_CHUNK_ROWS = 4096
 PROVIDERS = {"cpu": "CPUExecutionProvider", "coreml": "CoreMLExecutionProvider"}
 
 
@@ -108,14 +109,16 @@ class Normalizer:
         _check_names(folder / spec.file, self._session, [spec.hidden, spec.head_rows], [spec.log_norm])
 
     def log_norm(self, hidden: Float32) -> NDArray[np.float64]:
-        """log(sum(exp(logits))) over the vocabulary, [N], for hidden states [N, D]."""
+        """log(sum(exp(logits))) over the vocabulary, [N], for hidden states [N, D]; of each row alone."""
+        if len(hidden) == 1:  # onnxruntime's product of a single row adds up in another order
+            return self.log_norm(np.repeat(hidden, 2, axis=0))[:1]
         total = np.full(len(hidden), -np.inf)
         for rows in self._head.chunks(NORMALIZER_CHUNK_ROWS):
             feeds = {self._spec.hidden: hidden, self._spec.head_rows: rows}
             part = self._session.run([self._spec.log_norm], feeds)[0]
             with np.errstate(invalid="ignore"):  # what is not a number becomes the error of its row
                 total = np.logaddexp(total, part.astype(np.float64))
-        return total
+        return np.round(total, KEPT_DECIMALS)
 
 
 class Roofline:
