@@ -34,6 +34,7 @@ from slm_runtime.label_search import MIN_TREE_NODES
 from slm_runtime.labels import LabelTree, Rule, build_label_tree, choose_rule
 from slm_runtime.manifest import GraphSpec, MarginBound, read_manifest
 from slm_runtime.matrix import Matrix
+from slm_runtime.opening import read_opening
 from slm_runtime.options import RunCounts, RunOptions
 from slm_runtime.planning import DynamicPlanner, Limits, Strategy
 from slm_runtime.precision import MarginGuard, Precision, first_graph
@@ -159,7 +160,10 @@ class Classifier:
     def _machinery_of(self, decoder: Decoder) -> Machinery:
         manifest, room = self.bundle.manifest, decoder.room
         longest_chunk = MAX_CHUNK_TOKENS if room is None else room.row_tokens(room.past_tokens)
-        cache = PrefixCache(decoder, max_pairs=self.max_pairs, longest_chunk=longest_chunk)
+        opening = None
+        if manifest.int8 is not None and manifest.int8.opening is not None and decoder.precision == "int8":
+            opening = read_opening(self.bundle.folder, manifest.int8.opening, manifest.int8.decoder)
+        cache = PrefixCache(decoder, max_pairs=self.max_pairs, longest_chunk=longest_chunk, opening=opening)
         graph = decoder.spec if isinstance(decoder, DecoderSession) else manifest.decoder
         cost = CostModel.of_graph(graph, manifest.weight_bytes(graph))
         planner = DynamicPlanner(cost) if room is None else StaticPlanner(room, cost)

@@ -174,21 +174,37 @@ class MarginBound:
 
 
 @dataclass(frozen=True)
+class OpeningSpec:
+    """The tokens that every prompt of the model's template begins with, and their keys and values in fp32.
+
+    `file` holds float32 [2 L, Hkv, len(token_ids), Dh], in the order of `GraphSpec.past_names` and as the int8 decoder
+    keeps them.
+    """
+
+    token_ids: tuple[int, ...]
+    file: str
+
+
+@dataclass(frozen=True)
 class Int8Record:
-    """The int8 decoder of a bundle and what was measured with it. `seal` ties the bounds to the decoder's files."""
+    """The int8 decoder of a bundle and what was measured with it.
+
+    `seal` ties the bounds to the decoder and to the `opening`, None where prompts have none in common.
+    """
 
     decoder: GraphSpec
     bounds: tuple[MarginBound, ...]
     seal: str
+    opening: OpeningSpec | None = None
 
     def bound_for(self, scoring: str) -> MarginBound | None:
         """The bound that was measured under a scoring rule."""
         return next((bound for bound in self.bounds if bound.scoring == scoring), None)
 
 
-def seal_bounds(decoder_digest: str, bounds: Sequence[MarginBound]) -> str:
-    """sha256 over the digests of an int8 decoder's files and the bounds that were measured with it."""
-    content = json.dumps([decoder_digest, *map(asdict, bounds)], sort_keys=True)
+def seal_bounds(int8_digest: str, bounds: Sequence[MarginBound]) -> str:
+    """sha256 over `Manifest.int8_digest` and the bounds that were measured with it."""
+    content = json.dumps([int8_digest, *map(asdict, bounds)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -233,6 +249,11 @@ class Manifest:
     def graph_digest(self, graph: GraphSpec) -> str:
         """Digest of a decoder's graph and weights."""
         return f"{self.files[graph.file].sha256} {self.files[graph.data_file].sha256}"
+
+    def int8_digest(self, decoder: GraphSpec, opening: OpeningSpec | None) -> str:
+        """Digest of all that decides what an int8 decoder answers."""
+        own = self.graph_digest(decoder)
+        return own if opening is None else f"{own} {self.files[opening.file].sha256} {list(opening.token_ids)}"
 
     @property
     def digest(self) -> str:
@@ -290,7 +311,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
     if missing := sorted(_used_files(manifest) - set(files)):
         raise ValueError(f"no digest recorded for {', '.join(missing)}")
     if manifest.int8 is not None and manifest.int8.seal != seal_bounds(
-        manifest.graph_digest(manifest.int8.decoder), manifest.int8.bounds
+        manifest.int8_digest(manifest.int8.decoder, manifest.int8.opening), manifest.int8.bounds
     ):
         raise ValueError("the int8 margin bounds are not those that were measured with this int8 decoder")
     return manifest
@@ -298,7 +319,10 @@ def _parse(data: dict[str, Any]) -> Manifest:
 
 def _parse_int8(data: dict[str, Any]) -> Int8Record:
     bounds = tuple(MarginBound(**bound) for bound in data["bounds"])
-    return Int8Record(GraphSpec(**data["decoder"]), bounds, str(data["seal"]))
+    opening = data.get("opening")
+    if opening is not None:
+        opening = OpeningSpec(tuple(map(int, opening["token_ids"])), str(opening["file"]))
+    return Int8Record(GraphSpec(**data["decoder"]), bounds, str(data["seal"]), opening)
 
 
 def _used_files(manifest: Manifest) -> set[str]:
@@ -306,7 +330,8 @@ def _used_files(manifest: Manifest) -> set[str]:
     decoders = {name for graph in graphs for name in (graph.file, graph.data_file)}
     others = {manifest.normalizer.file, manifest.embeddings.file, manifest.head.file, TOKENIZER_FILE, TEMPLATE_FILE}
     static = {name for graph in manifest.coreml for name in graph.files}
-    return decoders | others | static | ({manifest.roofline.file} if manifest.roofline else set())
+    opening = {manifest.int8.opening.file} if manifest.int8 and manifest.int8.opening else set()
+    return decoders | others | static | opening | ({manifest.roofline.file} if manifest.roofline else set())
 
 
 def _safe_name(name: str) -> str:

@@ -93,6 +93,7 @@ class SequenceScorer:
         Sequences follow `prefix_ids`, whose keys and values are computed once. Batches whose sequences are all in
         `done` are left out; the others are the same with and without `done`, and so are their scores.
         """
+        sequences, prefix_ids, limits = self._after_opening(sequences, prefix_ids, limits)
         todo = [len(s) for i, s in enumerate(sequences) if i not in done]
         self._counts.prefix_saved_tokens += len(prefix_ids) * len(todo)
         self._counts.tree_saved_tokens += sum(todo) + len(self._planned.token_ids) * len(todo)
@@ -128,6 +129,7 @@ class SequenceScorer:
         self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, strategy: Strategy, limits: Limits
     ) -> tuple[int, float]:
         """Tokens to process, padding included, and their cost, for `score` with the same arguments."""
+        sequences, prefix_ids, limits = self._after_opening(sequences, prefix_ids, limits)
         planner, tokens, price = self._machinery.planner, 0, 0.0
         trunks = set()
         for batch in planner.batches(sequences, self._planned, strategy, limits):
@@ -139,6 +141,19 @@ class SequenceScorer:
                 tokens += len(batch.trunk)
                 price += planner.price(1, len(batch.trunk), len(prefix_ids))
         return tokens, price
+
+    def _after_opening(
+        self, sequences: Sequence[TokenIds], prefix_ids: TokenIds, limits: Limits
+    ) -> tuple[Sequence[TokenIds], TokenIds, Limits]:
+        """The same prompts, with the whole opening in the prefix: nobody computes its tokens, with any options."""
+        opening = self._machinery.prefix_cache.opening_ids
+        rest = opening[len(prefix_ids) :]
+        if not rest or prefix_ids + rest != opening:
+            return sequences, prefix_ids, limits
+        if any(len(s) <= len(rest) or s[: len(rest)] != rest for s in sequences):
+            return sequences, prefix_ids, limits
+        limits = dataclasses.replace(limits, past_len=len(opening))
+        return [s[len(rest) :] for s in sequences], opening, limits
 
     def _finished(self, waiting: Sequence[tuple[Batch, Float32]]) -> Scored:
         sequences = np.concatenate([batch.sequences for batch, _ in waiting])

@@ -35,7 +35,7 @@ def with_bound(bundle: Path, folder: Path, nats: float) -> Path:
     manifest = read_manifest(copy)
     assert manifest.int8 is not None
     bounds = tuple(dataclasses.replace(bound, bound=nats) for bound in manifest.int8.bounds)
-    seal = seal_bounds(manifest.graph_digest(manifest.int8.decoder), bounds)
+    seal = seal_bounds(manifest.int8_digest(manifest.int8.decoder, manifest.int8.opening), bounds)
     manifest = dataclasses.replace(manifest, int8=dataclasses.replace(manifest.int8, bounds=bounds, seal=seal))
     (copy / MANIFEST_FILE).write_text(manifest.to_json())
     return copy

@@ -8,11 +8,12 @@ from typing import Any
 from slm_export.bundle import file_records, write_manifest
 from slm_export.decoder import PrefillStep
 from slm_export.int8.bounds import measure_bounds
+from slm_export.int8.opening import write_opening
 from slm_export.int8.prompts import PROMPTS_PER_TASK, calibration_samples
 from slm_export.int8.quantize import quantize_step
 from slm_export.onnx_export import export_decoder, graph_spec
 from slm_export.reference_prompt import ReferencePrompts
-from slm_runtime.manifest import GraphSpec, Int8Record, Manifest, MarginBound, seal_bounds
+from slm_runtime.manifest import GraphSpec, Int8Record, Manifest, MarginBound, OpeningSpec, seal_bounds
 
 Say = Callable[[str], None]
 INT8_FILE = "decoder-int8.onnx"
@@ -25,16 +26,20 @@ def with_int8(folder: Path, manifest: Manifest, model: Any, tokenizer: Any, *, s
     """
     step = PrefillStep(model).eval()
     spec = graph_spec(step.arch, file=INT8_FILE, precision="int8")
-    quantize_step(step, model.get_input_embeddings().weight, list(_prompts(tokenizer)), say=say)
+    prompts = list(_prompts(tokenizer))
+    quantize_step(step, model.get_input_embeddings().weight, prompts, say=say)
     export_decoder(step, spec, folder)
-    manifest = _with_bounds(dataclasses.replace(manifest, files=file_records(folder)), spec, ())
+    opening = write_opening(folder, manifest, step, prompts)
+    manifest = _with_bounds(dataclasses.replace(manifest, files=file_records(folder)), spec, opening, ())
     write_manifest(folder, manifest)
-    return _with_bounds(manifest, spec, measure_bounds(folder, say=say))
+    return _with_bounds(manifest, spec, opening, measure_bounds(folder, say=say))
 
 
-def _with_bounds(manifest: Manifest, spec: GraphSpec, bounds: tuple[MarginBound, ...]) -> Manifest:
-    seal = seal_bounds(manifest.graph_digest(spec), bounds)
-    return dataclasses.replace(manifest, int8=Int8Record(spec, bounds, seal))
+def _with_bounds(
+    manifest: Manifest, spec: GraphSpec, opening: OpeningSpec | None, bounds: tuple[MarginBound, ...]
+) -> Manifest:
+    seal = seal_bounds(manifest.int8_digest(spec, opening), bounds)
+    return dataclasses.replace(manifest, int8=Int8Record(spec, bounds, seal, opening))
 
 
 def without_fp32(folder: Path, manifest: Manifest) -> Manifest:

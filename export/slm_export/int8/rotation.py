@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_export.decoder import DecoderLayer, PrefillStep
+from slm_export.families import Architecture
 
 ROTATION_SEED = 0
 # One matrix product of so many columns: wide enough to spread an outlier, 3 % of the decoder's arithmetic.
@@ -86,11 +87,15 @@ def _rotate_outputs(writer: nn.Linear, rotation: Tensor) -> None:
         writer.bias = _frozen(writer.bias.double() @ rotation)
 
 
+def value_mix(arch: Architecture) -> Tensor:
+    """What the columns of attention values are multiplied with, block by block: [block, block], float64, symmetric."""
+    return hadamard(min(power_of_two_in(arch.head_dim), MAX_BLOCK))
+
+
 def _rotate_values(layer: DecoderLayer) -> None:
     """Attention mixes the rows of a head's values: a rotation of its columns passes through to the output product."""
-    arch = layer.arch
-    block = min(power_of_two_in(arch.head_dim), MAX_BLOCK)
-    mix = hadamard(block)
+    arch, mix = layer.arch, value_mix(layer.arch)
+    block = len(mix)
     first = (arch.num_heads + arch.num_kv_heads) * arch.head_dim
     weight = layer.qkv.weight.double()
     weight[first:] = (mix @ weight[first:].unflatten(0, (-1, block))).flatten(0, 1)
