@@ -10,8 +10,11 @@ from slm_runtime.precision import MarginGuard
 from slm_runtime.scorer import Scored, ScoredSequence, SequenceScorer
 from slm_runtime.tokenizer import TokenIds
 
-# This share of a run's first window, within these limits, is tried before the rest is decided on.
+# This share of a run's first window, within these limits, is tried before the rest is decided on, in stages of which
+# the first has so many. They are taken from the shortest quarter: what is tried in vain should cost little.
 PILOT_SHARE, MIN_PILOT, MAX_PILOT = 1 / 64, 8, 64
+FIRST_STAGE = 4
+PILOT_QUARTER = 4
 # Where more of them are in doubt, scoring all in float straight away is quicker: int8 saves about a third.
 MAX_DOUBTFUL_SHARE = 0.25
 
@@ -19,6 +22,19 @@ MAX_DOUBTFUL_SHARE = 0.25
 def pilot_size(num_sequences: int) -> int:
     """How many of the first window's distinct sequences are tried: more would cost what the trial may save."""
     return max(MIN_PILOT, min(MAX_PILOT, round(PILOT_SHARE * num_sequences)))
+
+
+def pilot_stages(sequences: Sequence[TokenIds]) -> list[list[int]]:
+    """Indices of the sequences that are tried, stage by stage; each stage doubles what was tried before."""
+    size = min(len(sequences), pilot_size(len(sequences)))
+    lengths = sorted(map(len, sequences))
+    longest = lengths[max(size, -(-len(sequences) // PILOT_QUARTER)) - 1]
+    tried = [index for index, sequence in enumerate(sequences) if len(sequence) <= longest][:size]
+    stages, start, stop = [], 0, FIRST_STAGE
+    while start < size:
+        stages.append(tried[start:stop])
+        start, stop = stop, 2 * stop
+    return stages
 
 
 OneScorer = SequenceScorer | RoutedScorer
@@ -65,17 +81,24 @@ class GuardedScorer:
             for group in scorer.score(chosen, prefix_ids, strategy, limits, local_done):
                 yield [(indices[local], scored) for local, scored in group]
 
-        doubtful: dict[int, ScoredSequence | None] = dict.fromkeys(doubted)
-        left: Sequence[int] = range(len(sequences))
-        while left and self.pays is not False:
-            chosen = left if self.pays else left[: pilot_size(len(left))]
-            for group in run(self._int8, chosen):
-                accepted = [(index, scored) for index, scored in group if self._guard.accepts(scored)]
+        def attempt(indices: Sequence[int]) -> Iterator[Scored]:
+            for group in run(self._int8, indices):
+                yield [(index, scored) for index, scored in group if self._guard.accepts(scored)]
                 doubtful.update(pair for pair in group if not self._guard.accepts(pair[1]))
-                yield accepted
-            left = left[len(chosen) :]
-            if self.pays is None:
-                self.pays = len(doubtful.keys() & set(chosen)) <= MAX_DOUBTFUL_SHARE * len(chosen)
+
+        doubtful: dict[int, ScoredSequence | None] = dict.fromkeys(doubted)
+        tried: set[int] = set()
+        if self.pays is None and sequences:
+            for stage in pilot_stages(sequences):
+                yield from attempt(stage)
+                tried.update(stage)
+                self.pays = len(doubtful.keys() & tried) <= MAX_DOUBTFUL_SHARE * len(tried)
+                if not self.pays:
+                    break
+        left = [index for index in range(len(sequences)) if index not in tried]
+        if self.pays:
+            yield from attempt(left)
+            left = []
         again = sorted({*doubtful, *left})
         for group in run(self.exact, again) if again else ():
             yield [(index, self._recounted(doubtful.get(index), scored)) for index, scored in group]

@@ -14,7 +14,7 @@ from test_resume import journal_of, start, stop_midway, write_tickets
 from slm_export.cli import main as slm_export
 from slm_runtime import guarded_scorer
 from slm_runtime.classifier import Classifier
-from slm_runtime.guarded_scorer import pilot_size
+from slm_runtime.guarded_scorer import FIRST_STAGE, pilot_size, pilot_stages
 from slm_runtime.manifest import MANIFEST_FILE, read_manifest, seal_bounds
 from slm_runtime.options import RunOptions
 from slm_runtime.task import Task
@@ -101,7 +101,7 @@ def test_auto_gives_up_where_too_much_is_in_doubt(int8_bundle: Path, tmp_path: P
     exact = Classifier.load(bundle, precision="fp32").classify(texts, Task(LABELS))
     assert runner.int8_pays is False
     assert [p.label for p in guarded] == [p.label for p in exact]
-    assert sum(p.rechecked for p in guarded) == pilot_size(100), "after them int8 is left out"
+    assert sum(p.rechecked for p in guarded) == FIRST_STAGE, "after them int8 is left out"
 
 
 def test_the_fp32_decoder_is_not_opened_before_it_is_needed(int8_bundle: Path, tmp_path: Path) -> None:
@@ -232,3 +232,17 @@ def test_verify_notices_an_int8_decoder_that_computes_something_else(run, int8_b
 def test_the_share_that_ends_int8_leaves_a_gain() -> None:
     assert 0 < guarded_scorer.MAX_DOUBTFUL_SHARE <= 1 / 3
     assert [pilot_size(n) for n in (1, 100, 600, 1000, 100_000)] == [8, 8, 9, 16, 64]
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, [1]), (4, [4]), (5, [4, 1]), (100, [4, 4]), (600, [4, 4, 1]), (2000, [4, 4, 8, 15])]
+)
+def test_what_is_tried_is_short_and_comes_in_stages(count: int, sizes: list[int]) -> None:
+    lengths = random.Random(count)
+    sequences = [(7,) * lengths.randrange(1, 400) for _ in range(count)]
+    stages = pilot_stages(sequences)
+    assert [len(stage) for stage in stages] == sizes
+    tried = [index for stage in stages for index in stage]
+    assert tried == sorted(set(tried)), "in order of appearance"
+    shorter = [sequence for sequence in sequences if len(sequence) < max(len(sequences[index]) for index in tried)]
+    assert len(shorter) <= max(count / 4, len(tried))
